@@ -12,7 +12,8 @@ more effort is never worse. They come in rounds. In a round, in turn
 Where copies could go along with launches, as what puts the members of a bucket together, one setting leaves them where
 they are: what is launched early takes memory.
 
-Schedules are made of units (:mod:`commcc.schedule.folding`), which stand for one or more nodes.
+Schedules are made of units (:mod:`commcc.schedule.folding`), which stand for one or more nodes. One that is sure to
+become longer than the best of its round is given up.
 
 The first round aims at the lower bound or below. Where the best order is then at the edge of the budget and more than
 1 % above the bound, a round is made with launches closer to their waits. Where the best step is more than 0.5 % above

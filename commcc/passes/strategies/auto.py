@@ -25,8 +25,9 @@ simulated. A bucketing is a cap on the bytes of a bucket for every key (kind, gr
 Peak memory within the budget comes first, then the step; a bucketing has to be 0.1 % shorter than one
 with fewer merges. What ranks them is their first schedules, one of them from an order in which only collectives moved;
 the few near the best one get some more. The best of these, merged in numbers (:mod:`commcc.schedule.merged`), on small
-graphs others with unequal sizes, and no merging then get the full effort of ``reorder``; the better is the result, on
-small graphs after a look at the real one (:mod:`commcc.passes.strategies.written`). Deterministic.
+graphs others with unequal sizes, and no merging then get the full effort of ``reorder``, on large graphs other unequal
+sizes where the best ones do not come to what few schedules said of them. The better is the result, on small graphs
+after a look at the real one (:mod:`commcc.passes.strategies.written`). Deterministic.
 
 Limits: members of one bucket are neighbours in graph order or of one block; other groupings are not tried.
 """
