@@ -244,7 +244,7 @@ def test_of_buckets_as_fast_those_with_short_runs_of_compute(tried, expected):
     def with_cap(best, place, cap):
         assert place == 1
         step, run = tried[cap]
-        return replace(best, choice=auto._with(best, place, cap=cap), step_ns=step, run=run)
+        return replace(best, choice=auto.with_rung(best.choice, place, cap=cap), step_ns=step, run=run)
 
     search._with_cap = with_cap
     assert search._spread(none, best).choice[1].cap == (16 if expected is None else expected)

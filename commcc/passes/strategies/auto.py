@@ -36,7 +36,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from commcc.base.errors import OptionError
 from commcc.base.gc_pause import no_collection
@@ -45,6 +45,7 @@ from commcc.base.reasons import Reason
 from commcc.base.record import Record
 from commcc.base.terms import MIB, Kind
 from commcc.passes.reorder import Reorder
+from commcc.passes.strategies.choices import BY_BLOCK, CAPS, Choice, Rung, ladder, with_rung
 from commcc.passes.strategies.module import by_block
 from commcc.passes.strategies.results import BucketResult, bucket_of
 from commcc.passes.strategies.uneven import NEAR, NEVER, UNEVEN, begun_from, improved
@@ -68,10 +69,6 @@ if TYPE_CHECKING:
     from commcc.schedule.sketch import Sketches
     from commcc.timing.cost import CostModel, Costs
 
-#: Caps in MiB, tried on all keys at once.
-CAPS = (2, 8, 32, 128, 512)
-#: Stands for a cap: the buckets of strategy ``module``.
-BY_BLOCK = -1
 _IN_WORDS = {BY_BLOCK: "by block", UNEVEN: "unequal"}
 #: Schedules for each bucketing; what ranks bucketings is seen in the first ones.
 _SCHEDULES = 4
@@ -111,16 +108,6 @@ class AutoReport(Record):
     scheduled_step_ms: Mapping[str, float]
 
 
-class Rung(NamedTuple):
-    """How one key is merged. cap: MiB, 0 for no merging, :data:`BY_BLOCK`. form: as in the option of the pass."""
-
-    cap: int
-    form: str
-
-
-_Choice = tuple[Rung, ...]
-
-
 @dataclass(frozen=True)
 class Tried:
     """One bucketing. choice: by key. over: bytes above the memory budget. run: most compute between reduce-scatters.
@@ -129,7 +116,7 @@ class Tried:
     that would make the graph cyclic never ends.
     """
 
-    choice: _Choice
+    choice: Choice
     buckets: tuple[PlannedBucket, ...]
     members: int
     step_ns: int
@@ -171,14 +158,10 @@ class Search:
             largest[key] = max(largest.get(key, 0), size_of(each))
             whole[key] = whole.get(key, 0) + size_of(each)
         self.keys = sorted(duration, key=lambda key: (-duration[key], key))
-        # Caps in MiB for each key: the general ones and on to all of its bytes, and enough for two of its largest.
-        self.ladders = [
-            tuple(sorted({0, *CAPS, 2 * -(-largest[key] // MIB), *_doubled(CAPS[-1], whole[key] // MIB)}))
-            for key in self.keys
-        ]
+        self.ladders = [ladder(largest[key], whole[key]) for key in self.keys]
         self.limits = Reorder().limits(context.budget(options.memory_budget))
-        self.tried: dict[_Choice, Tried] = {}
-        self.buckets: dict[_Choice, tuple[PlannedBucket, ...]] = {}
+        self.tried: dict[Choice, Tried] = {}
+        self.buckets: dict[Choice, tuple[PlannedBucket, ...]] = {}
         self.made: dict[tuple[tuple[int, ...], str], PlannedBucket] = {}
         # With form auto copies come first, as without it, so that what comes after can only be better.
         self.forms = (COPY, COALESCED) if options.form == AUTO else (options.form,)
@@ -237,7 +220,7 @@ class Search:
             sketch = self.sketches.merged(buckets) if buckets else self.unmerged.units
         except WaitsForItself:
             return best
-        tried = replace(best, choice=_with(best, place, cap=cap), buckets=buckets, members=members)
+        tried = replace(best, choice=with_rung(best.choice, place, cap=cap), buckets=buckets, members=members)
         return self.result(tried, glance(sketch, self.limits, range(_SCHEDULES)))
 
     def _uneven(self, best: Tried) -> list[Tried]:
@@ -261,7 +244,7 @@ class Search:
             busy[stream] = busy.get(stream, 0) + ns
         return max(busy.items(), key=lambda each: each[1], default=("", 0))
 
-    def _starts(self, best: _Choice, form: str) -> list[_Choice]:
+    def _starts(self, best: Choice, form: str) -> list[Choice]:
         """What to try first in this form: all keys; before that, keys that are not merged so far, the others as they
         are, and after copies all keys with what takes less for each bucket.
         """
@@ -271,7 +254,7 @@ class Search:
         either = [tuple(Rung(rung.cap or caps[0], AUTO) for rung in best)] if form != self.forms[0] else []
         return list(dict.fromkeys([*either, *filled, same, *(self._all(cap, form) for cap in caps)]))
 
-    def _all(self, cap: int, form: str) -> _Choice:
+    def _all(self, cap: int, form: str) -> Choice:
         return (Rung(cap, form),) * len(self.keys)
 
     def _climbed(self, best: Tried, forms: Sequence[str]) -> Tried:
@@ -348,11 +331,11 @@ class Search:
         """Other caps for one key: none, then up and down from the present one for as long as that helps; and its other
         forms.
         """
-        best = self._better(best, _with(best, place, cap=0))
+        best = self._better(best, with_rung(best.choice, place, cap=0))
         for form in forms:
-            best = self._better(best, _with(best, place, form=form))
+            best = self._better(best, with_rung(best.choice, place, form=form))
         if self.keys[place] in self.by_block[best.choice[place].form]:
-            best = self._better(best, _with(best, place, cap=BY_BLOCK))
+            best = self._better(best, with_rung(best.choice, place, cap=BY_BLOCK))
         for up in (True, False):
             before: Tried | None = None
             while before is not best and self.judged < self.effort:
@@ -374,12 +357,12 @@ class Search:
     def _first_other(self, best: Tried, place: int, caps: Sequence[int]) -> Tried:
         """Try the first cap that makes other buckets than the best bucketing has."""
         for cap in caps:
-            choice = _with(best, place, cap=cap)
+            choice = with_rung(best.choice, place, cap=cap)
             if self._buckets_of(choice) != best.buckets:
                 return self._better(best, choice)
         return best
 
-    def _better(self, best: Tried, choice: _Choice) -> Tried:
+    def _better(self, best: Tried, choice: Choice) -> Tried:
         """The better of the best so far and a bucketing that is tried now, if any effort is left."""
         if self.judged >= self.effort and choice not in self.tried:
             return best
@@ -391,12 +374,12 @@ class Search:
         gain = best.step_ns * _GAIN // 1000 if found.members > best.members else 0
         return found if (found.step_ns + gain, found.members) < (best.step_ns, best.members) else best
 
-    def _try(self, choice: _Choice) -> Tried:
+    def _try(self, choice: Choice) -> Tried:
         if choice not in self.tried:
             self.tried[choice] = self._judge(choice)
         return self.tried[choice]
 
-    def _judge(self, choice: _Choice) -> Tried:
+    def _judge(self, choice: Choice) -> Tried:
         from commcc.apply.order import WaitsForItself
         from commcc.schedule.search import glance
 
@@ -440,7 +423,7 @@ class Search:
         over = 0 if self.limits.budget is None else max(0, found.peak_bytes - self.limits.budget)
         return replace(tried, step_ns=found.step_ns, peak_bytes=found.peak_bytes, over=over, run=found.longest_run)
 
-    def _buckets_of(self, choice: _Choice) -> tuple[PlannedBucket, ...]:
+    def _buckets_of(self, choice: Choice) -> tuple[PlannedBucket, ...]:
         if choice not in self.buckets:
             self.buckets[choice] = tuple(self._buckets(dict(zip(self.keys, choice, strict=True))))
         return self.buckets[choice]
@@ -493,17 +476,3 @@ def _calmer(found: Sequence[Tried]) -> Tried:
     least = min(found, key=lambda t: (t.over, t.step_ns))
     as_fast = [t for t in found if t.over == least.over and t.step_ns * 1000 <= least.step_ns * (1000 + _GAIN)]
     return min(as_fast, key=lambda t: (t.run, t.step_ns, t.members))
-
-
-def _doubled(first: int, last: int) -> Iterator[int]:
-    """Powers of two above ``first``, up to the first that is no less than ``last``."""
-    while first < last:
-        first *= 2
-        yield first
-
-
-def _with(tried: Tried, place: int, *, cap: int | None = None, form: str | None = None) -> _Choice:
-    """The choice with another cap, or another form, for one key."""
-    own = tried.choice[place]
-    rung = Rung(own.cap if cap is None else cap, form or own.form)
-    return (*tried.choice[:place], rung, *tried.choice[place + 1 :])
