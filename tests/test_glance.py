@@ -78,7 +78,7 @@ def test_an_order_in_which_only_collectives_moved_is_made_again_where_it_takes_t
         problem = Problem(index, costs)
         limits = Limits(budget=live_bytes(index).peak_bytes, prefetch=20)
         first = judge(problem.graph, in_order(problem, limits))
-        made = search._lined(problem, limits)
+        made = search._lined(problem, limits, limits.budget)
         if first.peak_bytes <= limits.budget:
             assert made.step_ns == first.step_ns
             continue

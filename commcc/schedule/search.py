@@ -274,7 +274,7 @@ def glance(
             until = hopeless if tried == 1 else min(best.step_ns, hopeless)
         begun = best if base == _BEST else start
         if base == _LINE:
-            begun = line = line or _lined(problem, limits)
+            begun = line = line or _lined(problem, limits, start.peak_bytes)
         aim = problem.bound * target // 1000 if target else min(best.step_ns, hopeless or best.step_ns)
         order = schedule(problem, begun.nodes, Policy(aim, *rest), limits, until)
         result = replace(_judge(problem, order, tried, begun.settings or (setting,)), lined=begun.lined)
@@ -403,7 +403,7 @@ class _Search:
             return self.late
         if which == _LINE:
             if limits not in self.lines:
-                self.lines[limits] = _lined(self.units, limits)
+                self.lines[limits] = _lined(self.units, limits, self.start.peak_bytes)
             return self.lines[limits]
         return self.start
 
@@ -421,12 +421,14 @@ class _Search:
         return result
 
 
-def _lined(problem: Schedulable, limits: Limits) -> SearchResult:
+def _lined(problem: Schedulable, limits: Limits, own_peak: int) -> SearchResult:
     """No result by itself: it keeps the limits by estimates, the scheduler keeps them node by node.
 
     The scheduler cannot save memory that its base takes, so where that passes the budget it is made again with less.
+    own_peak: of the graph's own order, which is allowed at first, since nothing can move where that passes the budget.
     """
-    made = best = _judge(problem, in_order(problem, limits), 0, ())
+    allowed = limits if limits.budget is None else replace(limits, budget=max(limits.budget, own_peak))
+    made = best = _judge(problem, in_order(problem, allowed), 0, ())
     less = 0
     for _ in range(_AGAIN):
         if limits.budget is None or made.peak_bytes <= limits.budget:
