@@ -13,7 +13,10 @@ from commcc.base.errors import GraphError
 from commcc.base.terms import Role
 from commcc.graph.collectives import identify
 from commcc.graph.index import build_index
+from commcc.graph.index.hints import SizeHints
 from commcc.graph.index.modules import clean_path, module_path
+from commcc.graph.index.tensors import TensorTable
+from commcc.graph.index.traits import traits_of, traits_of_all
 from commcc.graph.metrics import measure
 from commcc.graph.ops import OpaqueOp
 from commcc.graph.program import ProcessGroup
@@ -36,6 +39,34 @@ def before(index, first, second):
         seen |= fresh
         stack.extend(fresh)
     return False
+
+
+SAMPLES = Path(__file__).parents[1] / "sample_graphs"
+CASTS = """class GraphModule(torch.nn.Module):
+    def forward(self, x: "f32[4][1]cuda:0", y: "bf16[4][1]cuda:0"):
+        a: "bf16[4][1]cuda:0" = torch.ops.prims.convert_element_type.default(x, torch.bfloat16)
+        b: "f64[4][1]cuda:0" = torch.ops.prims.convert_element_type.default(x, torch.float64)
+        c: "f64[4][1]cuda:0" = torch.ops.prims.convert_element_type.default(y, torch.float64)
+        d: "f64[4][1]cuda:0" = torch.ops.prims.convert_element_type.default(y, torch.float64)
+        e: "f64[4][1]cuda:0" = torch.ops.aten._to_copy.default(y, dtype = torch.float64)
+        f: "f32[4][1]cpu" = torch.ops.aten._to_copy.default(x, device = device(type='cpu'))
+        g: "bf16[4][1]cpu" = torch.ops.prims.convert_element_type.default(f, torch.bfloat16)
+        h: "f32[4][1]cuda:0" = torch.ops.lost.op.default(x, '0')
+        i: "f32[4][1]cuda:0" = torch.ops.aten._to_copy.lost(x, '0')
+        j: "f32[4][1]cuda:0" = torch.ops.aten.mul_.Tensor(h, i)
+        return (a, b, c, d, e, f, g, h, i, j)
+"""
+
+
+@pytest.mark.parametrize("name", ["casts", "tiny_moe_fsdp4_ep2_bw", "tiny_llama_hsdp_bw", "tiny_deepseek_ep2"])
+def test_traits_of_all_nodes_are_those_of_each(name):
+    """Of casts to several dtypes and from several, copies to the host, writes, and ops that are not known."""
+    program = parse_text(CASTS, name) if name == "casts" else load(SAMPLES / f"{name}.fx.txt.gz")
+    groups = {**program.groups, "0": ProcessGroup("0", 2)}
+    nodes, table = list(program.graph.nodes), TensorTable(SizeHints({}, program.header))
+    each = [traits_of(node, program.root, groups) for node in nodes]
+    assert traits_of_all(nodes, program.root, groups, [table.of(node.meta.get("val")) for node in nodes]) == each
+    assert len(set(each)) > (6 if name == "casts" else 2)
 
 
 def test_write_after_reads_and_reads_after_write():
