@@ -54,7 +54,8 @@ CASTS = """class GraphModule(torch.nn.Module):
         h: "f32[4][1]cuda:0" = torch.ops.lost.op.default(x, '0')
         i: "f32[4][1]cuda:0" = torch.ops.aten._to_copy.lost(x, '0')
         j: "f32[4][1]cuda:0" = torch.ops.aten.mul_.Tensor(h, i)
-        return (a, b, c, d, e, f, g, h, i, j)
+        k: "f32[2][1]cuda:0" = torch.ops._c10d_functional.reduce_scatter_tensor.lost(x, 'sum', 2, '0')
+        return (a, b, c, d, e, f, g, h, i, j, k)
 """
 
 

@@ -98,11 +98,15 @@ def traits_of(node: fx.Node, root: torch.nn.Module, groups: Container[str] = ())
 def traits_of_all(
     nodes: Sequence[fx.Node], root: torch.nn.Module, groups: Container[str], tensors: Sequence[Tensor | None]
 ) -> list[Traits]:
-    """Those of every node; tensors: what each returns. Most ops have traits only where they copy to the host."""
+    """:func:`traits_of` every node; tensors: what each returns.
+
+    Most ops have traits only where they copy to the host, or, of libraries that are not there, are handed a group.
+    """
     # Found by the object: hashing an op takes longer than all the rest.
     targets = {id(node.target): node.target for node in nodes if node.op == "call_function"}
-    plain = {at for at, op in targets.items() if only_computes(op)}
-    casting = {at for at, op in targets.items() if ops.op_name(op) in CASTS and ops.facts(op).pure}
+    loaded = {at: op for at, op in targets.items() if not isinstance(op, ops.OpaqueOp)}
+    plain = {at for at, op in loaded.items() if only_computes(op)}
+    casting = {at for at, op in loaded.items() if ops.op_name(op) in CASTS and ops.facts(op).pure}
     alike: dict[tuple[int, str | None], Traits] = {}
     found: list[Traits] = []
     for node, tensor in zip(nodes, tensors, strict=True):
