@@ -67,11 +67,12 @@ def judged(graph: Graph, order: Ints, scratch: Scratch) -> Judged:
         elif graph.nodes[node].compute:
             run += 1
             longest = max(longest, run)
-    return Judged(_step(graph, order, scratch), peak, longest)
+    return Judged(step_of(graph, order, scratch), peak, longest)
 
 
 @compiled
-def _step(graph: Graph, order: Ints, scratch: Scratch) -> int:
+def step_of(graph: Graph, order: Ints, scratch: Scratch) -> int:
+    """Its step alone, for kernels."""
     now = busy_until = last = 0
     stream_free, end = scratch.stream_free, scratch.end
     for stream in range(graph.streams):

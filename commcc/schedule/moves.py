@@ -24,7 +24,7 @@ import numpy as np
 
 from commcc.base.jit import compiled, kernel
 from commcc.schedule.arrays import TABLES, records, rows_of
-from commcc.schedule.judge import Scratch, judged
+from commcc.schedule.judge import Scratch, judged, step_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -317,11 +317,23 @@ def allowed(graph: Graph, moves: Moves) -> bool:
 
 
 @compiled
+def step(graph: Graph, moves: Moves) -> int:
+    """The step of the order that is tried; quicker than all that :func:`measure` finds."""
+    _put_down(moves)
+    return step_of(graph, moves.order, moves.scratch)
+
+
+@compiled
+def _put_down(moves: Moves) -> None:
+    for place in range(len(moves.places)):
+        moves.order[place] = moves.places[place].node
+
+
+@compiled
 def measure(graph: Graph, moves: Moves) -> None:
     """What the order that is tried comes to."""
     state = moves.state[0]
-    for place in range(len(moves.places)):
-        moves.order[place] = moves.places[place].node
+    _put_down(moves)
     step, peak, run = judged(graph, moves.order, moves.scratch)
     state.new_step, state.new_peak, state.new_run = step, peak, run
     state.new_over = max(0, peak - state.budget) if state.budget >= 0 else 0
