@@ -233,6 +233,24 @@ def test_inputs_that_do_not_lie_in_a_row_are_copied_first():
     assert {b.kind.value for b in plan.rewrite.buckets} == {"all_gather", "reduce_scatter", "all_reduce"}
 
 
+@pytest.mark.parametrize(("members", "fed"), [(20, True), (40, False)])
+def test_views_do_not_count_in_what_feeds_a_reduce_scatter(members, fed):
+    """The graph has views that numbers do without, and schedules of both are to be the same."""
+    build = GraphBuilder()
+    x = build.placeholder("x", (8, 8))
+    gradients = [build.call(aten.mm.default, x, x) for _ in range(members)]
+    program = build.program(
+        [build.scatter(build.call(aten.view.default, each, [4, 16]), 2, "0") for each in gradients], {"0": 2}
+    )
+    plan, index, model = same(program, BUCKETINGS[0]), build_index(program), load_model("h100")
+    after = build_index(apply_plan(program, index, plan))
+    problems = [Problem(*merge(index, model, plan.rewrite)), Problem(after, model.price(after))]
+    sketch = Sketches(Problem(index, model.price(index)), model).merged(plan.rewrite.buckets)
+    graphs = [*(each.graph for each in problems), sketch.graph]
+    assert [any(rows_in(graph, "feeds")) for graph in graphs] == [fed] * 3
+    assert len(after) > len(problems[0].index)
+
+
 @pytest.mark.parametrize("to", [torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("world", [1, 2])

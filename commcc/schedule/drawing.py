@@ -20,7 +20,7 @@ from commcc.schedule.drawing_tables import fill
 from commcc.schedule.drawing_units import FRESH, UNIT, Draft, Ordering, in_order, lay_out
 from commcc.schedule.heaps import heaps
 from commcc.schedule.pieces import HEAD, TABLES_OF_PIECES
-from commcc.schedule.problem import FEW, MAX_PREPARATION
+from commcc.schedule.problem import MAX_FEEDING, MAX_PREPARATION
 from commcc.schedule.tables import Making, feed
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Drawing:
         edges, buffers = len(draft.preds.items) + self.items["edges"] // 3 + total, self.items["buffers"] // 4
         held = len(before.buffers) + len(draft.heads) + self.items["sizes"]
         most = max(edges, held, len(before.items) + buffers)
-        most += len(draft.heads) * MAX_PREPARATION + len(before.launches) * FEW
+        most += len(draft.heads) * MAX_PREPARATION + len(before.launches) * MAX_FEEDING
         items = np.empty(3 * edges + len(before.items) + 2 * buffers + most, np.int64)
         graph = Graph(
             nodes=records(total, NODE),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from commcc.base.jit import compiled, kernel
 from commcc.schedule.pieces import INNER, NEW, OLD
-from commcc.schedule.problem import FEW, LIGHT, MAX_PREPARATION
+from commcc.schedule.problem import FEW, LIGHT, MAX_FEEDING, MAX_PREPARATION
 from commcc.schedule.tables import Making, count_needed, pair, sorted_rows
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ def _feeds(making: Making, place: int) -> tuple[int, int]:
     for launch in range(count):
         if not graph.nodes[launch].ends:
             continue
-        begun, size = pairs, _put(graph, making, launch, 0)
+        begun, timed, size = pairs, 0, _put(graph, making, launch, 0)
         making.before[launch] = 1
         while size:
             size -= 1
@@ -215,7 +215,8 @@ def _feeds(making: Making, place: int) -> tuple[int, int]:
             facts = graph.nodes[node]
             if making.marks[node] == launch + 1 or facts.placeholder or facts.waited >= 0 or facts.stream >= 0:
                 continue
-            if pairs - begun >= FEW:
+            timed += 1 if facts.compute_ns > 0 else 0
+            if timed > FEW or pairs - begun >= MAX_FEEDING:
                 making.before[launch] = 0
                 pairs = begun
                 break

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 FEW = 32
 #: or no more than this where copies in kernels of their own are among them, as in a bucket of many members.
 MAX_PREPARATION = 256
+#: A reduce-scatter has a row of what feeds it where no more than :data:`FEW` of that take time, no more than this in all:
+#: how many views there are is not to matter.
+MAX_FEEDING = 256
 #: Such copies, and what else prepares the launch, take no more than one of so many parts of its transfer.
 LIGHT = 4
 #: Limits above are none; kernels hold them in 64 bits.
@@ -197,14 +200,15 @@ class Problem:
         if self.index.launches[launch].kind is not Kind.REDUCE_SCATTER:
             return None
         nodes: set[int] = set()
-        stack = list(self.preds[launch])
+        timed, stack = 0, list(self.preds[launch])
         while stack:
             node = stack.pop()
             if node in nodes or self.index.ops[node] == "placeholder":
                 continue
             if node in self.index.wait_of or node in self.index.launches:
                 continue
-            if len(nodes) >= FEW:
+            timed += self.stream_ns[node] > 0
+            if timed > FEW or len(nodes) >= MAX_FEEDING:
                 return None
             nodes.add(node)
             if not self.index.compute[node]:
