@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 FEW = 32
 #: or no more than this where copies in kernels of their own are among them, as in a bucket of many members.
 MAX_PREPARATION = 256
-#: A reduce-scatter has a row of what feeds it where no more than :data:`FEW` of that take time, no more than this in all:
-#: how many views there are is not to matter.
+#: A reduce-scatter has a row of what feeds it where no more than :data:`FEW` of that take time; with views, whose
+#: number is not to matter, no more than this.
 MAX_FEEDING = 256
 #: Such copies, and what else prepares the launch, take no more than one of so many parts of its transfer.
 LIGHT = 4
