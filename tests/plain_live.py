@@ -24,7 +24,7 @@ class LiveCurve:
     """Live bytes of the rest of the plan; positions are those of the base order."""
 
     def __init__(self, memory: MemoryModel, base: Sequence[int], budget: int | None) -> None:
-        self._budget = budget
+        self.budget = budget
         self._position = [0] * len(base)
         for position, node in enumerate(base):
             self._position[node] = position
@@ -52,17 +52,17 @@ class LiveCurve:
         if not self._fixed.isdisjoint(nodes):
             return False
         together = {self._position[node] for node in nodes}
-        if self._budget is not None:
+        if self.budget is not None:
             # While they run, what they read is still there.
             before = int(self._live[front]) - self._made[front]
             made = sum(self._made[place] for place in together)
-            if made and before + made > self._budget:
+            if made and before + made > self.budget:
                 return False
         changes = [change for node in nodes for change in self._changes(node, front, together)]
         for first, end, size in changes:
             self._live[first:end] += size
         grows = max((end for _, end, size in changes if size > 0), default=front)
-        if self._budget is None or grows == front or int(self._live[front:grows].max()) <= self._budget:
+        if self.budget is None or grows == front or int(self._live[front:grows].max()) <= self.budget:
             return True
         for first, end, size in changes:
             self._live[first:end] -= size

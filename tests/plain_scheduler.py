@@ -157,7 +157,11 @@ class _Walk:
                 self.crowded.append(entry)
                 continue
             nodes = [n for n in self.problem.preparation.get(launch, ()) if not self.done[n]]
-            if self._may(nodes, launch):
+            if self.limits.budget is not None:
+                self.curve.budget = self.limits.budget - self.limits.budget * self.policy.spare_permille // 1000
+            allowed = self._may(nodes, launch)
+            self.curve.budget = self.limits.budget
+            if allowed:
                 for node in (*nodes, launch):
                     self._run(node)
             else:

@@ -177,11 +177,12 @@ def test_a_schedule_is_that_of_python(name, share):
     context = PlanContext.of(load(SAMPLES / name), load_model("h100"))
     problem = Problem(context.index, context.model.price(context.index))
     limits = Limits(context.budget("own"), 1 << 20, 5)
-    policy = Policy(problem.bound * 9 // 10, 4000, 500, 2)
+    policy = Policy(problem.bound * 9 // 10, 4000, 500, 2, spare_permille=30)
     base = np.arange(len(context.index))
     walk = walk_along(problem.graph, base, problem.bounds(limits))
     clock = walk.clock[0]
-    clock.target, clock.lead_permille, clock.own_permille, clock.most_run, clock.bring = vars(policy).values()
+    clock.target, clock.lead_permille, clock.own_permille, clock.most_run, clock.bring, spare = vars(policy).values()
+    clock.spare = limits.budget * spare // 1000
     order = whole = schedule(problem, base, policy, limits)
     if share:
         clock.until = until = judge.judge(problem.graph, whole).step_ns * share // 1000

@@ -46,6 +46,8 @@ FLIGHTS = st.sampled_from((None, None, 0, 1, 2))
 PREFETCH = st.sampled_from((None, None, 0, 1, 3))
 OWN = st.sampled_from((0, 300, 1000))
 RUNS = st.sampled_from((-1, 0, 1, 2, 4))
+#: What launches ahead of their place leave of the budget, in permille.
+SPARE = st.sampled_from((0, 0, 10, 100, 1000))
 EFFORT = st.integers(1, 14)
 POLICIES = st.builds(
     lambda share, lead: (share, lead), st.sampled_from((500, 900, 1000)), st.sampled_from((1000, 8000))
@@ -305,9 +307,9 @@ def test_compute_between_launch_and_wait(seed, more, flights, prefetch, effort):
 
 
 @MANY
-@given(SEEDS, st.tuples(POLICIES, OWN, RUNS), MORE, FLIGHTS, PREFETCH, st.booleans())
+@given(SEEDS, st.tuples(POLICIES, OWN, RUNS, SPARE), MORE, FLIGHTS, PREFETCH, st.booleans())
 def test_kernels_and_plain_python_make_the_same(seed, policy, more, flights, prefetch, other):
-    policy = (*policy[0], *policy[1:])
+    policy = (*policy[0], *policy[1:3], 2, policy[3])
     problem = problem_of(seed)
     base = shuffled(problem, seed) if other else list(range(len(problem.index)))
     limits = limits_of(problem, more, flights, prefetch)

@@ -50,7 +50,9 @@ class Policy:
     lead_permille: see rule 1; 1000 launches at the last moment. own_permille: see rule 2; how much of a
     node's own time counts: with 0 the latest end decides, with 1000 the latest start. most_run: see
     rule 0; -1 for no limit. It is an aim: where no reduce-scatter is near, runs are longer. bring: what goes along with
-    a launch in rule 1: all that prepares it, or with 1 no more than casts and views.
+    a launch in rule 1: all that prepares it, or with 1 no more than casts and views. spare_permille: how much of the
+    memory budget rule 1 leaves to others. Where a stream is never idle, gathers ahead of their time would take all of
+    it, and compute wait for reductions to free some, while the stream has nothing to do.
     """
 
     target_ns: int
@@ -58,6 +60,7 @@ class Policy:
     own_permille: int = 0
     most_run: int = -1
     bring: int = 2
+    spare_permille: int = 0
 
 
 def schedule(
@@ -71,6 +74,7 @@ def schedule(
     clock = walk.clock[0]
     clock.target, clock.lead_permille, clock.own_permille = policy.target_ns, policy.lead_permille, policy.own_permille
     clock.most_run, clock.bring = policy.most_run, policy.bring
+    clock.spare = max(0, clock.budget) * policy.spare_permille // 1000
     if until is not None:
         clock.until = until
     fill(problem.graph, walk)
@@ -142,7 +146,10 @@ def _launch_due(graph: Graph, walk: Walk) -> None:
             places[clock.crowded].crowded = launch
             clock.crowded += 1
             continue
-        if not _run_together(graph, walk, launch, graph.rows[launch].prepares, graph.rows[launch + 1].prepares):
+        clock.budget -= clock.spare
+        taken = _run_together(graph, walk, launch, graph.rows[launch].prepares, graph.rows[launch + 1].prepares)
+        clock.budget += clock.spare
+        if not taken:
             refuse(walk.heaps, key, place)
     put_back(walk.heaps, DUE)
 

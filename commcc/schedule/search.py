@@ -9,8 +9,9 @@ more effort is never worse. They come in rounds. In a round, in turn
 * from the best order of the round, the setting that did best of those not yet used on it. An order that is
   better becomes the next base.
 
-Where copies could go along with launches, as what puts the members of a bucket together, one setting leaves them where
-they are: what is launched early takes memory.
+In one setting launches ahead of their place leave a little of the memory budget to compute. Where copies could go along
+with launches, as what puts the members of a bucket together, one leaves them where they are: what is launched early
+takes memory.
 
 Schedules are made of units (:mod:`commcc.schedule.folding`), which stand for one or more nodes. One that is sure to
 become longer than the best of its round is given up.
@@ -60,8 +61,8 @@ if TYPE_CHECKING:
     from commcc.timing.cost.types import Costs
 
 #: Target in permille of the lower bound, 0 for the best step so far; lead in permille of a launch's duration; how much
-#: of its own time makes a node urgent, in permille; the longest run of compute aimed at, -1 for any. Then what goes
-#: along with launches, where that is not all (:class:`Policy`).
+#: of its own time makes a node urgent, in permille; the longest run of compute aimed at, -1 for any. Then, where it is
+#: not the usual, what goes along with launches, and how much memory they leave to others (:class:`Policy`).
 Setting = tuple[int, ...]
 #: What a schedule begins from, and the setting.
 Start = tuple[int, Setting]
@@ -82,7 +83,8 @@ _GLANCED: tuple[Start, ...] = (
 _ENOUGH = 2
 #: What a round begins from, and with which setting. Where little is left to gain the first ones suffice.
 _EXPLORED: tuple[Start, ...] = (
-    *((_OWN, (1000, 8000, 1000, 4)), (_OWN, (500, 1000, 0, 4)), (_LINE, (700, 16000, 0, -1))),
+    *((_OWN, (1000, 8000, 1000, 4)), (_OWN, (500, 1000, 0, 4)), (_OWN, (700, 4000, 1000, 2, 2, 8))),
+    (_LINE, (700, 16000, 0, -1)),
     *((_LINE, (700, 4000, 1000, 2)), (_OWN, (0, 16000, 0, 2)), (_OWN, (1000, 8000, 0, 2))),
     *((_OWN, (500, 16000, 1000, -1)), (_LINE, (0, 1500, 0, 2)), (_LINE, (1000, 8000, 1000, 2))),
     *((_OWN, (900, 4000, 0, 4)), (_OWN, (900, 8000, 1000, -1)), (_LINE, (700, 2000, 0, 4))),

@@ -43,7 +43,8 @@ BUFFER = ("first", "end", "born", *SIZES)
 #: at and its limits, -1 for none.
 CLOCK = (
     *("front", "now", "flying", "computed", "placed", "crowded", "run", "left"),
-    *("most_run", "target", "lead_permille", "own_permille", "bring", "budget", "in_flight", "prefetch", "until"),
+    *("most_run", "target", "lead_permille", "own_permille", "bring", "budget", "spare", "in_flight", "prefetch"),
+    "until",
 )
 
 #: Heaps: launches by (due, position), all that can run by latest end, waits by arrival,
