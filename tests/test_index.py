@@ -68,6 +68,8 @@ def test_traits_of_all_nodes_are_those_of_each(name):
     each = [traits_of(node, program.root, groups) for node in nodes]
     assert traits_of_all(nodes, program.root, groups, [table.of(node.meta.get("val")) for node in nodes]) == each
     assert len(set(each)) > (6 if name == "casts" else 2)
+    handed = [traits.barrier for node, traits in zip(nodes, each, strict=True) if node.name in ("h", "k")]
+    assert handed == ([True, True] if name == "casts" else [])
 
 
 def test_write_after_reads_and_reads_after_write():

@@ -14,7 +14,6 @@ from commcc.base.jit import compiled, kernel
 from commcc.passes.base import PlanContext
 from commcc.schedule import Limits, Problem, judge, scheduler
 from commcc.schedule.scheduler import Policy, schedule
-from commcc.schedule.walk import walk_along
 from commcc.serialization import load
 from commcc.timing.cost import load_model
 from tests.effort import examples
@@ -173,23 +172,20 @@ def test_what_no_kernel_takes_is_refused(argument):
     ],
     ids=["moe", "moe given up", "llama"],
 )
-def test_a_schedule_is_that_of_python(name, share):
+def test_a_schedule_is_that_of_python(name, share, monkeypatch):
     context = PlanContext.of(load(SAMPLES / name), load_model("h100"))
     problem = Problem(context.index, context.model.price(context.index))
     limits = Limits(context.budget("own"), 1 << 20, 5)
     policy = Policy(problem.bound * 9 // 10, 4000, 500, 2, spare_permille=30)
     base = np.arange(len(context.index))
-    walk = walk_along(problem.graph, base, problem.bounds(limits))
-    clock = walk.clock[0]
-    clock.target, clock.lead_permille, clock.own_permille, clock.most_run, clock.bring, spare = vars(policy).values()
-    clock.spare = limits.budget * spare // 1000
     order = whole = schedule(problem, base, policy, limits)
+    until = None
     if share:
-        clock.until = until = judge.judge(problem.graph, whole).step_ns * share // 1000
+        until = judge.judge(problem.graph, whole).step_ns * share // 1000
         order = schedule(problem, base, policy, limits, until)
         assert order.tolist() != whole.tolist()
-    scheduler.fill.python(problem.graph, walk)
-    assert order.tolist() == walk.places.order[: len(base)].tolist() != base.tolist()
+    monkeypatch.setattr(scheduler, "fill", scheduler.fill.python)
+    assert order.tolist() == schedule(problem, base, policy, limits, until).tolist() != base.tolist()
     compiled_late = judge.late(problem.graph)
     for each in (base, order, compiled_late):
         scratch = judge.Scratch.of(problem.graph)

@@ -316,6 +316,15 @@ def test_kernels_and_plain_python_make_the_same(seed, policy, more, flights, pre
     assert one(problem, base, policy, limits) == plain(problem, base, policy, limits)
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("budget", [(1 << 60) + 5, 1 << 70])
+def test_a_budget_larger_than_any_memory_is_none(budget):
+    for seed in range(20):
+        problem = problem_of(seed)
+        orders = [one(problem, range(len(problem.index)), (900, 8000, 0, -1, 2, 8), Limits(b)) for b in (budget, None)]
+        assert orders[0] == orders[1]
+
+
 def test_what_is_refused_where_it_was_before_would_be_refused_after_a_look_at_all(monkeypatch):
     """In plain Python: each time that the quick answer is no, the curve is changed and looked at as well."""
     quick, refused, together = live._still_too_much, [], []

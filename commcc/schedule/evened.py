@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commcc.base.jit import compiled, kernel
-from commcc.schedule.moves import SHORT, Moves, allowed, begin, keep, later, measure, sooner, step, with_payers
+from commcc.schedule.moves import SHORT, Moves, allowed, begin, keep, later, measure, sooner, tried_step, with_payers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -97,7 +97,7 @@ def _taken(graph: Graph, moves: Moves, place: int, to: int, most: int) -> bool:
         sooner(graph, moves, place, to)
     # Most moves make the step longer, and the memory of an order takes as long as its step.
     shorter = _weight(graph, moves, first, last) < before
-    if shorter and step(graph, moves) <= most and allowed(graph, moves):
+    if shorter and tried_step(graph, moves) <= most and allowed(graph, moves):
         measure(graph, moves)
         if state.new_over <= state.over and state.new_run <= state.run:
             keep(graph, moves)

@@ -317,7 +317,7 @@ def allowed(graph: Graph, moves: Moves) -> bool:
 
 
 @compiled
-def step(graph: Graph, moves: Moves) -> int:
+def tried_step(graph: Graph, moves: Moves) -> int:
     """The step of the order that is tried; quicker than all that :func:`measure` finds."""
     _put_down(moves)
     return step_of(graph, moves.order, moves.scratch)

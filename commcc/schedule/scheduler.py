@@ -74,7 +74,7 @@ def schedule(
     clock = walk.clock[0]
     clock.target, clock.lead_permille, clock.own_permille = policy.target_ns, policy.lead_permille, policy.own_permille
     clock.most_run, clock.bring = policy.most_run, policy.bring
-    clock.spare = max(0, clock.budget) * policy.spare_permille // 1000
+    clock.spare = max(0, int(clock.budget)) * policy.spare_permille // 1000
     if until is not None:
         clock.until = until
     fill(problem.graph, walk)

@@ -61,9 +61,10 @@ def traits_of(node: fx.Node, root: torch.nn.Module, groups: Container[str] = ())
     """
     if node.op != "call_function":
         return _PLAIN
-    copies, fenced = _copies_to_host(node), handed_group(node, groups)
-    if not (copies or fenced) and only_computes(node.target):
+    copies = _copies_to_host(node)
+    if not copies and only_computes(node.target):
         return _PLAIN
+    fenced = handed_group(node, groups)
     fact = ops.facts(node.target)
     if waits_for_unknown(node):
         return Traits(tuple(node._input_nodes), barrier=True, opaque=True)
@@ -104,9 +105,8 @@ def traits_of_all(
     """
     # Found by the object: hashing an op takes longer than all the rest.
     targets = {id(node.target): node.target for node in nodes if node.op == "call_function"}
-    loaded = {at: op for at, op in targets.items() if not isinstance(op, ops.OpaqueOp)}
-    plain = {at for at, op in loaded.items() if only_computes(op)}
-    casting = {at for at, op in loaded.items() if ops.op_name(op) in CASTS and ops.facts(op).pure}
+    plain = {at for at, op in targets.items() if only_computes(op)}
+    casting = {at for at, op in targets.items() if ops.op_name(op) in CASTS and ops.facts(op).pure}
     alike: dict[tuple[int, str | None], Traits] = {}
     found: list[Traits] = []
     for node, tensor in zip(nodes, tensors, strict=True):
@@ -127,7 +127,11 @@ def traits_of_all(
 
 @lru_cache(maxsize=4096)
 def only_computes(target: Any) -> bool:
-    """Whether every node with this op has no traits, unless it copies to the host."""
+    """Whether every node with this op has no traits, unless it copies to the host. What an op of a library that is not
+    there does also depends on what it is handed.
+    """
+    if isinstance(target, ops.OpaqueOp):
+        return False
     if ops.is_compute(target) or ops.is_wait(target) or ops.op_name(target) in CASTS:
         return False
     return ops.facts(target).pure
