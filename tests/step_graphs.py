@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.node import map_aggregate
 from torch.utils._pytree import tree_map
 
-from commcc.graph.program import copy_node
+from commcc.graph.copying import copy_node
 from commcc.serialization import load
 from tests.mesh_groups import parts_by_name
 from tests.replay_inputs import make_input

@@ -17,9 +17,10 @@ from commcc.apply import apply_plan
 from commcc.base.errors import InternalError
 from commcc.cli.main import run as command
 from commcc.graph.collectives import identify
+from commcc.graph.copying import copy_node
 from commcc.graph.index import build_index
 from commcc.graph.ops import OpaqueOp, only_computes
-from commcc.graph.program import META_KEY, NodeRecord, copy_node
+from commcc.graph.program import META_KEY, NodeRecord
 from commcc.passes.base import PlanContext
 from commcc.passes.cleanup import NEEDED, TRACING, Cleanup
 from commcc.passes.options import parse_pipeline

@@ -17,9 +17,9 @@ from commcc.apply import apply_plan
 from commcc.base.errors import InternalError
 from commcc.cli.main import run as command
 from commcc.graph.collectives import identify
+from commcc.graph.copying import copy_node
 from commcc.graph.index import build_index
 from commcc.graph.memory import live_bytes
-from commcc.graph.program import copy_node
 from commcc.passes.base import PlanContext
 from commcc.passes.dedup import GIB, Dedup
 from commcc.plan import Dead, Duplicate, Plan, Removal

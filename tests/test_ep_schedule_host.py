@@ -117,7 +117,7 @@ def unchecked(program: Program, names: list[str], **flags: bool) -> Program:
     """The same edits, without apply."""
     from torch import fx
 
-    from commcc.graph.program import copy_node
+    from commcc.graph.copying import copy_node
 
     nodes = {node.name: node for node in program.graph.nodes}
     graph, env = fx.Graph(), {}

@@ -22,7 +22,7 @@ from commcc.apply.order import arrange, check_host_copies, check_order
 from commcc.apply.remove import without
 from commcc.base.errors import InternalError
 from commcc.base.gc_pause import no_collection
-from commcc.graph.program import copied
+from commcc.graph.copying import copied
 from commcc.plan import Chunking, Fixing, Fusing, Merging, Removal, Reordering
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from commcc.ep.chunk.lab import resized_arguments
 from commcc.ep.chunk.resize import Resized
 from commcc.graph import ops
 from commcc.graph.annotations import Mark, marked
-from commcc.graph.program import copy_node
+from commcc.graph.copying import copy_node
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

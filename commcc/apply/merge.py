@@ -18,8 +18,9 @@ from commcc.apply.order import LAUNCH, NODE, WAIT, Unit
 from commcc.base.errors import GraphError
 from commcc.base.terms import Kind
 from commcc.graph import ops
+from commcc.graph.copying import copy_node
 from commcc.graph.ops.collective_table import COALESCED
-from commcc.graph.program import META_KEY, NodeRecord, copy_node, record_of
+from commcc.graph.program import META_KEY, NodeRecord, record_of
 from commcc.planning.bucket_model import Wire
 
 if TYPE_CHECKING:

@@ -29,8 +29,9 @@ from commcc.apply.fakes import contiguous_strides, fake_like
 from commcc.base.errors import InternalError, OptionError
 from commcc.base.reasons import Reason
 from commcc.graph import ops
+from commcc.graph.copying import copy_node
 from commcc.graph.index import build_index
-from commcc.graph.program import META_KEY, copy_node
+from commcc.graph.program import META_KEY
 from commcc.serialization.propagate import context_of
 from commcc.serialization.targets import resolve
 

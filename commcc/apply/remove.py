@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from torch import fx
 
 from commcc.base.errors import InternalError
-from commcc.graph.program import META_KEY, copy_node
+from commcc.graph.copying import copy_node
+from commcc.graph.program import META_KEY
 
 if TYPE_CHECKING:
     from commcc.graph.index import GraphIndex

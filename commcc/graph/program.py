@@ -26,8 +26,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
+from commcc.graph.copying import copied
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
     from commcc.base.terms import Json
@@ -126,32 +128,6 @@ class Program:
     def graph_module(self) -> fx.GraphModule:
         """An ``fx.GraphModule`` over a copy of the graph, to be run or handed to a backend."""
         return fx.GraphModule(self.root, self.copied_graph())
-
-
-def copied(nodes: Iterable[fx.Node]) -> fx.Graph:
-    """A graph of copies of all nodes of another one, in this order."""
-    graph = fx.Graph()
-    env: dict[fx.Node, fx.Node] = {}
-    for node in nodes:
-        env[node] = copy_node(graph, node, env)
-    return graph
-
-
-def copy_node(graph: fx.Graph, node: fx.Node, env: Mapping[fx.Node, fx.Node]) -> fx.Node:
-    """Append a copy of ``node`` to ``graph``: same name, target and metadata; operands from ``env``."""
-    renamed = env.__getitem__
-    # Operands are set afterwards: while a node is made, FX looks through them once more, for symbolic sizes. They are
-    # set past ``Node.__setattr__``, which takes the node out of the graph's table of ops and puts it in again.
-    copy = graph.create_node(node.op, node.target, name=node.name, type_expr=node.type)
-    if node.args:
-        object.__setattr__(copy, "args", fx.node.map_arg(node.args, renamed))
-    if node.kwargs:
-        object.__setattr__(copy, "kwargs", fx.node.map_arg(node.kwargs, renamed))
-    # FX invents another name where it takes this one for a builtin; the file's name is kept.
-    if copy.name != node.name:
-        copy.name = node.name
-    copy.meta.update(node.meta)
-    return copy
 
 
 def record_of(node: fx.Node) -> NodeRecord:

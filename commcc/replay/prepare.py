@@ -27,6 +27,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_aggregate
 
 from commcc.base.errors import InputError
+from commcc.graph.copying import copy_node
 from commcc.graph.index import build_index
 from commcc.graph.index.control import unwrapped
 from commcc.graph.index.host import waits
@@ -42,7 +43,7 @@ from commcc.graph.ops import (
 )
 from commcc.graph.ops.allowed import refusal
 from commcc.graph.ops.sizes import ASKING
-from commcc.graph.program import attribute, copy_node
+from commcc.graph.program import attribute
 from commcc.replay.calls import Body, CallSettings, Homes, communicates_inside, draws_random, inner_graphs
 from commcc.replay.kernels import stand_in
 from commcc.replay.values import tensors_in

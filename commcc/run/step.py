@@ -29,9 +29,10 @@ from torch.utils._pytree import tree_leaves
 
 from commcc.base.errors import InputError
 from commcc.graph import ops
+from commcc.graph.copying import copy_node
 from commcc.graph.index.outside import Outside
 from commcc.graph.memory import MemoryModel
-from commcc.graph.program import Program, copy_node
+from commcc.graph.program import Program
 from commcc.serialization.attributes import find, put
 from commcc.serialization.shapes import format_val
 

@@ -16,8 +16,8 @@ from commcc.apply.chunk import chunked, turns_of
 from commcc.base.errors import CommccError
 from commcc.base.reasons import Reason
 from commcc.base.terms import Kind
+from commcc.graph.copying import copy_node
 from commcc.graph.index import build_index
-from commcc.graph.program import copy_node
 from commcc.plan import ChunkedRegion, LeftOut
 from commcc.planning.eligibility import result_obstacle, writers
 from commcc.splitting.body import Bodies, marked

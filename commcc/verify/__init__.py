@@ -41,10 +41,10 @@ from torch import fx
 
 from commcc.base.callables import also_a_function
 from commcc.base.gc_pause import no_collection
+from commcc.graph.copying import copy_node
 from commcc.graph.index import build_index
 from commcc.graph.memory import live_bytes
 from commcc.graph.ops import facts
-from commcc.graph.program import copy_node
 from commcc.verify import boundary, compare
 from commcc.verify.chunks import folded
 from commcc.verify.normalise import check_order, compare_edges, compare_groups, unfolded, without_edges

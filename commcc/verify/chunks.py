@@ -31,11 +31,11 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from commcc.graph import ops
 from commcc.graph.annotations import CHUNK, ORIGINAL, REGION, ROLE
+from commcc.graph.copying import copy_node
 from commcc.graph.ops.collective_table import EXCHANGE
 from commcc.graph.ops.decomposed import SIZES
 from commcc.graph.ops.sizes import NUMBERED
 from commcc.graph.ops.views import RESHAPES
-from commcc.graph.program import copy_node
 from commcc.serialization.fake_ops import Evaluator, UnknownValue
 from commcc.serialization.propagate import context_of, quiet
 from commcc.verify.clones import SLICED, Mixed, Module, Operands, Part, Rows, Total, Unfaithful, shapes, size, written

@@ -42,9 +42,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import fx
 
+from commcc.graph.copying import copy_node
 from commcc.graph.ops import argument, collective_of, group_size_of, op_name
 from commcc.graph.ops.products import AROUND_FUSED, GATHER_MATMUL, MATMUL_SCATTER
-from commcc.graph.program import ProcessGroup, copy_node
+from commcc.graph.program import ProcessGroup
 from commcc.serialization.attributes import find
 from commcc.serialization.propagate import context_of
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from torch import fx
 
 from commcc.graph import ops
-from commcc.graph.program import copy_node
+from commcc.graph.copying import copy_node
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
