@@ -33,7 +33,7 @@ class _Job:
     """A launch and its waits. Positions are those of the graph's own order.
 
     release: from here on its input is there, but for what waits ``behind`` bring. deadline: the first node that needs
-    its result. takes: bytes that are live from its launch on. holds: bytes that are live until its wait. early: launch
+    its result. takes: bytes that are live from its launch on. holds: buffers that are there until its wait. early: launch
     it as late as possible. latest: ns at which it should begin. ready: the position from which on it can be launched;
     None while something it waits for has no place yet.
     """
@@ -48,7 +48,7 @@ class _Job:
     preparation: tuple[int, ...]
     behind: tuple[int, ...]
     takes: int
-    holds: int
+    holds: tuple[int, ...]
     early: bool
     latest: int = 0
     ready: int | None = None
@@ -105,6 +105,8 @@ class _Line:
         self.room = 4 * (len(jobs) + 1)
         self.keys = [node * self.room for node in range(count)]
         self.placed = 0
+        #: The last position at which a buffer is there so far.
+        self.last = _last(problem)
 
     def _queues(self, jobs: Sequence[_Job]) -> list[_Stream]:
         streams: dict[str, list[_Job]] = {}
@@ -163,7 +165,7 @@ class _Line:
                 self.flying[at:launch] += job.bytes
         else:
             stream.others.remove(job)
-            at = max(turn.position, self._not_after(job, job.waits[-1], at))
+            at = max(turn.position, self._not_after(job, at))
         if at != launch:
             self.placed += 1
             self.keys[launch] = at * self.room - self.room // 2 + self.placed
@@ -176,9 +178,11 @@ class _Line:
         if self.prefetch >= 0:
             allowed = self.compute[at] + max(self.prefetch, self.problem.own_prefetch[launch])
             until = min(until, max(last, int(np.searchsorted(self.compute, allowed, "right")) - 1))
-        until = self._not_after(job, last, max(until, min(at, job.deadline)))
+        until = self._not_after(job, max(until, min(at, job.deadline)))
         if until > last:
-            self.live[last + 1 : until] += job.holds
+            for buffer in job.holds:
+                self.live[max(self.last[buffer], last) + 1 : until] += self.problem.memory.size[buffer]
+                self.last[buffer] = max(self.last[buffer], until - 1)
             self.flying[last + 1 : until] += job.bytes
         for wait in job.waits:
             self.waited[wait] = max(until, wait)
@@ -198,12 +202,16 @@ class _Line:
         full = self._full(at, job.launch, job.takes, job.bytes)
         return int(full[-1]) + 1 if len(full) else at
 
-    def _not_after(self, job: _Job, last: int, at: int) -> int:
+    def _not_after(self, job: _Job, at: int) -> int:
         """The last position up to ``at`` until which, from its wait's own place, it fits all limits."""
-        full = self._full(last + 1, at, job.holds, job.bytes)
+        begin = job.waits[-1] + 1
+        held = np.zeros(max(0, at - begin), np.int64)
+        for buffer in job.holds:
+            held[max(0, self.last[buffer] + 1 - begin) :] += self.problem.memory.size[buffer]
+        full = self._full(begin, at, held, job.bytes)
         return int(full[0]) if len(full) else at
 
-    def _full(self, begin: int, end: int, held: int, flying: int) -> Ints:
+    def _full(self, begin: int, end: int, held: int | Ints, flying: int) -> Ints:
         """Positions from ``begin`` on, before ``end``, at which so many bytes more are too many."""
         end = max(begin, end)
         over = self.live[begin:end] > self.budget - held
@@ -221,7 +229,7 @@ def _jobs(problem: Problem) -> list[_Job]:
     """All collectives that something waits for."""
     index, memory = problem.index, problem.memory
     count = len(index)
-    last = {buffer: node for node, touched in enumerate(memory.touched) for buffer in touched}
+    last = _last(problem)
     maker = {buffer: node for node in reversed(range(count)) for buffer in index.estimates.buffers[node]}
     works = [
         bool(ns) or node in index.launches or node in index.wait_of or node in index.writes
@@ -242,12 +250,13 @@ def _jobs(problem: Problem) -> list[_Job]:
         waits = tuple(sorted(facts.waits))
         preparation, behind, release = _input(problem, launch, works)
         made = {buffer for node in (*preparation, launch) for buffer in index.estimates.buffers[node]}
-        held = {b for wait in waits for b in memory.touched[wait] if last[b] <= waits[-1] and b not in memory.kept}
+        there_until = {b for wait in waits for b in memory.touched[wait]}.difference(memory.kept, memory.inputs)
         own = (*preparation, launch)
         there = {b for b in made if maker[b] in own and (last[b] > launch or b in memory.kept)}
-        takes, holds = (sum(memory.size[buffer] for buffer in buffers) for buffers in (there, held))
+        takes = sum(memory.size[buffer] for buffer in there)
+        frees = takes <= sum(memory.size[buffer] for buffer in there_until if last[buffer] <= waits[-1])
         deadline = max(waits[0], _needed(problem, waits, works, trails))
-        early = release < launch and (takes <= holds or deadline < count - 1)
+        early = release < launch and (frees or deadline < count - 1)
         jobs.append(
             _Job(
                 launch=launch,
@@ -260,11 +269,16 @@ def _jobs(problem: Problem) -> list[_Job]:
                 preparation=preparation,
                 behind=behind,
                 takes=takes,
-                holds=holds,
+                holds=tuple(sorted(there_until)),
                 early=early,
             )
         )
     return jobs
+
+
+def _last(problem: Problem) -> dict[int, int]:
+    """The last node that touches each buffer, in the graph's own order."""
+    return {buffer: node for node, touched in enumerate(problem.memory.touched) for buffer in touched}
 
 
 def _input(problem: Problem, launch: int, works: Sequence[bool]) -> tuple[tuple[int, ...], tuple[int, ...], int]:

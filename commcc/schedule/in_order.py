@@ -38,6 +38,7 @@ from commcc.schedule.line_jobs import (
     count_items,
     find_jobs,
     first_from,
+    held,
     put_in_line,
 )
 from commcc.schedule.live import BLOCK, live_bytes, most_of
@@ -181,11 +182,11 @@ def _place(graph: Graph, line: Line, ns: int, job: int, position: int) -> None:
             line.live[place] += mine.takes
             line.flying[place] += mine.bytes
     else:
-        at = max(position, _not_after(line, job, at))
+        at = max(position, _not_after(graph, line, job, at))
     if at != launch:
         state.placed += 1
         nodes[launch].key = at * state.room - (state.room >> 1) + state.placed
-        for k in range(mine.prepares, mine.end):
+        for k in range(mine.prepares, mine.holds):
             nodes[line.items[k]].key = min(nodes[line.items[k]].key, nodes[launch].key)
     done = max(ns, nodes[at].start) + mine.ns
     line.streams[mine.stream].free = done
@@ -193,15 +194,27 @@ def _place(graph: Graph, line: Line, ns: int, job: int, position: int) -> None:
     if state.prefetch >= 0:
         allowed = nodes[at].computed + max(state.prefetch, graph.nodes[launch].between)
         until = min(until, max(last, first_from(nodes.computed, allowed + 1) - 1))
-    until = _not_after(line, job, max(until, min(at, mine.deadline)))
+    until = _not_after(graph, line, job, max(until, min(at, mine.deadline)))
     for place in range(last + 1, until):
-        line.live[place] += mine.holds
         line.flying[place] += mine.bytes
+    if until > last:
+        _hold(graph, line, job, until)
     for k in range(graph.rows[launch].waits, graph.rows[launch + 1].waits):
         wait = graph.items[k]
         nodes[wait].waited, nodes[wait].waiting = max(until, wait), 0
         if until > last:
             nodes[wait].key = until * state.room - (state.room >> 2)
+
+
+@compiled
+def _hold(graph: Graph, line: Line, job: int, until: int) -> None:
+    """What has to be there until the waits is, since these stand ahead of ``until`` now."""
+    mine = line.jobs[job]
+    for k in range(mine.holds, mine.end):
+        buffer = line.buffers[line.items[k]]
+        for place in range(max(buffer.last, mine.last_wait) + 1, until):
+            line.live[place] += graph.buffers[line.items[k]].bytes
+        buffer.last = max(buffer.last, until - 1)
 
 
 @compiled
@@ -220,22 +233,24 @@ def _not_before(graph: Graph, line: Line, job: int, at: int) -> int:
 
 
 @compiled
-def _not_after(line: Line, job: int, at: int) -> int:
+def _not_after(graph: Graph, line: Line, job: int, at: int) -> int:
     """The last position up to ``at`` until which, from its wait's own place, it fits all limits."""
     mine = line.jobs[job]
     place = mine.last_wait + 1
-    while place + BLOCK <= at and not _full(line, place, place + BLOCK, mine.holds, mine.bytes):
+    while place + BLOCK <= at and not _full(
+        line, place, place + BLOCK, held(graph, line, job, place + BLOCK - 1), mine.bytes
+    ):
         place += BLOCK
-    while place < at and not _full(line, place, place + 1, mine.holds, mine.bytes):
+    while place < at and not _full(line, place, place + 1, held(graph, line, job, place), mine.bytes):
         place += 1
     return int(min(place, at))
 
 
 @compiled
-def _full(line: Line, begin: int, end: int, held: int, flying: int) -> bool:
+def _full(line: Line, begin: int, end: int, more: int, flying: int) -> bool:
     """Whether so many bytes more are too many somewhere in a stretch."""
     state = line.state[0]
-    if most_of(line.live, begin, end) > state.budget - held:
+    if most_of(line.live, begin, end) > state.budget - more:
         return True
     return bool(most_of(line.flying, begin, end) > state.in_flight - flying)
 

@@ -22,9 +22,10 @@ NEVER = 1 << 62
 _DELAY = 4
 
 #: By collective, in graph order. release: from here on its input is there, but for what ``items[behind:prepares]``, its
-#: waits, bring. deadline: the first node that needs its result. takes: bytes that are live from its launch on. holds:
-#: bytes that are live until its wait. early: launch it as late as possible. latest: ns at which it should begin. ready:
-#: the position from which on it can be launched, -1 while unknown. ``items[prepares:end]`` goes along with it.
+#: waits, bring. deadline: the first node that needs its result. takes: bytes that are live from its launch on. early:
+#: launch it as late as possible. latest: ns at which it should begin. ready: the position from which on it can be
+#: launched, -1 while unknown. ``items[prepares:holds]`` goes along with it; ``items[holds:end]`` are the buffers that
+#: have to be there until its waits.
 JOB = (
     *("launch", "first_wait", "last_wait", "stream", "ns", "bytes", "release", "deadline", "takes", "holds", "early"),
     *("latest", "ready", "placed", "behind", "prepares", "end"),
@@ -33,7 +34,8 @@ JOB = (
 #: and is no compute. own, seen: the last collective that was asked of it, counted from 1. waiting: a wait without a
 #: place; waited: its place. key: what nodes are put in order by.
 NODE = ("start", "computed", "works", "trails", "own", "seen", "waiting", "waited", "key", "missing")
-#: maker, last: the first node whose result it is in, and the last that touches it; seen: as of nodes.
+#: maker, last: the first node whose result it is in, and the last position at which it is there so far; seen: as of
+#: nodes.
 BUFFER = (*SIZES, "maker", "last", "seen")
 #: gather, gathers: where those to be launched as late as possible begin and end in ``queues[0]``; other, others: the
 #: rest in ``queues[1]``. begin, end: of one of these while they are made. free: from which ns on it is idle.
@@ -71,6 +73,8 @@ def count_items(graph: Graph, line: Line) -> int:
         items = _input(graph, line, job, items, 0)
     for node in range(len(graph.nodes)):
         line.nodes[node].seen = line.nodes[node].own = 0
+    for buffer in line.buffers:
+        buffer.seen = 0
     return items
 
 
@@ -92,8 +96,9 @@ def find_jobs(graph: Graph, line: Line) -> None:
     for job in range(len(line.jobs)):  # marks of nodes are those of inputs until here
         mine = line.jobs[job]
         mine.deadline = max(mine.first_wait, _needed(graph, line, job))
-        mine.takes, mine.holds = _takes(graph, line, job), _holds(graph, line, job)
-        if mine.release < mine.launch and (mine.takes <= mine.holds or mine.deadline < len(graph.nodes) - 1):
+        mine.takes = _takes(graph, line, job)
+        frees = mine.takes <= held(graph, line, job, mine.last_wait + 1)
+        if mine.release < mine.launch and (frees or mine.deadline < len(graph.nodes) - 1):
             mine.early = 1
         else:
             mine.release = mine.launch
@@ -130,7 +135,9 @@ def _is_wait(graph: Graph, node: int) -> bool:
 
 @compiled
 def _input(graph: Graph, line: Line, job: int, items: int, write: int) -> int:
-    """Find ``release``, the waits that bring the input, and what goes along with the launch; the items so far."""
+    """Find ``release``, the waits that bring the input, what goes along with the launch, and what has to be there until
+    the waits; the items so far.
+    """
     mine, rows, nodes, stack, mark = line.jobs[job], graph.rows, line.nodes, line.stack, job + 1
     launch, release, top, found = mine.launch, 0, 0, 0
     for k in range(rows[launch].prepares, rows[launch + 1].prepares):
@@ -155,6 +162,16 @@ def _input(graph: Graph, line: Line, job: int, items: int, write: int) -> int:
             if write:
                 line.items[items] = stack[k]
             items += 1
+    mine.holds = items
+    for k in range(rows[launch].waits, rows[launch + 1].waits):
+        wait = graph.items[k]
+        for each in range(rows[wait].touched, rows[wait + 1].touched):
+            buffer, facts = line.buffers[graph.items[each]], graph.buffers[graph.items[each]]
+            if buffer.seen != mark and not facts.kept and not facts.input:
+                buffer.seen = mark
+                if write:
+                    line.items[items] = graph.items[each]
+                items += 1
     mine.end = items
     return items
 
@@ -201,7 +218,7 @@ def _takes(graph: Graph, line: Line, job: int) -> int:
     """Bytes that the launch makes, with what goes along, and that are still there behind it."""
     mine = line.jobs[job]
     whole = _made(graph, line, mine.launch, job)
-    for k in range(mine.prepares, mine.end):
+    for k in range(mine.prepares, mine.holds):
         whole += _made(graph, line, line.items[k], job)
     return int(whole)
 
@@ -217,16 +234,12 @@ def _made(graph: Graph, line: Line, node: int, job: int) -> int:
 
 
 @compiled
-def _holds(graph: Graph, line: Line, job: int) -> int:
-    """Bytes that nothing touches behind the waits."""
-    mine, mark, whole = line.jobs[job], len(line.jobs) + job + 1, 0
-    for k in range(graph.rows[mine.launch].waits, graph.rows[mine.launch + 1].waits):
-        wait = graph.items[k]
-        for each in range(graph.rows[wait].touched, graph.rows[wait + 1].touched):
-            buffer = line.buffers[graph.items[each]]
-            if buffer.seen != mark and buffer.last <= mine.last_wait and not graph.buffers[graph.items[each]].kept:
-                buffer.seen = mark
-                whole += graph.buffers[graph.items[each]].bytes
+def held(graph: Graph, line: Line, job: int, position: int) -> int:
+    """Bytes that would be there at a position, behind the waits, if these came after it."""
+    mine, whole = line.jobs[job], 0
+    for k in range(mine.holds, mine.end):
+        if line.buffers[line.items[k]].last < position:
+            whole += graph.buffers[line.items[k]].bytes
     return int(whole)
 
 
