@@ -33,7 +33,8 @@ class _Job:
     """A launch and its waits. Positions are those of the graph's own order.
 
     release: from here on its input is there, but for what waits ``behind`` bring. deadline: the first node that needs
-    its result. takes: bytes that are live from its launch on. holds: buffers that are there until its wait. early: launch
+    its result. takes: bytes that are live from its launch on. holds: buffers that are there until its wait. gives: those
+    that are made behind it by what trails. early: launch
     it as late as possible. latest: ns at which it should begin. ready: the position from which on it can be launched;
     None while something it waits for has no place yet.
     """
@@ -49,6 +50,7 @@ class _Job:
     behind: tuple[int, ...]
     takes: int
     holds: tuple[int, ...]
+    gives: tuple[int, ...]
     early: bool
     latest: int = 0
     ready: int | None = None
@@ -105,8 +107,8 @@ class _Line:
         self.room = 4 * (len(jobs) + 1)
         self.keys = [node * self.room for node in range(count)]
         self.placed = 0
-        #: The last position at which a buffer is there so far.
-        self.last = _last(problem)
+        #: The positions from which on and to which a buffer is there so far.
+        self.first, self.last = _maker(problem), _last(problem)
 
     def _queues(self, jobs: Sequence[_Job]) -> list[_Stream]:
         streams: dict[str, list[_Job]] = {}
@@ -183,6 +185,10 @@ class _Line:
             for buffer in job.holds:
                 self.live[max(self.last[buffer], last) + 1 : until] += self.problem.memory.size[buffer]
                 self.last[buffer] = max(self.last[buffer], until - 1)
+            for buffer in job.gives:
+                end = until if buffer in self.problem.memory.kept else min(until, self.last[buffer] + 1)
+                self.live[self.first[buffer] : max(self.first[buffer], end)] -= self.problem.memory.size[buffer]
+                self.first[buffer] = max(self.first[buffer], until)
             self.flying[last + 1 : until] += job.bytes
         for wait in job.waits:
             self.waited[wait] = max(until, wait)
@@ -208,6 +214,9 @@ class _Line:
         held = np.zeros(max(0, at - begin), np.int64)
         for buffer in job.holds:
             held[max(0, self.last[buffer] + 1 - begin) :] += self.problem.memory.size[buffer]
+        for buffer in job.gives:
+            end = at if buffer in self.problem.memory.kept else min(at, self.last[buffer] + 1)
+            held[max(0, self.first[buffer] - begin) : max(0, end - begin)] -= self.problem.memory.size[buffer]
         full = self._full(begin, at, held, job.bytes)
         return int(full[0]) if len(full) else at
 
@@ -230,7 +239,7 @@ def _jobs(problem: Problem) -> list[_Job]:
     index, memory = problem.index, problem.memory
     count = len(index)
     last = _last(problem)
-    maker = {buffer: node for node in reversed(range(count)) for buffer in index.estimates.buffers[node]}
+    maker = _maker(problem)
     works = [
         bool(ns) or node in index.launches or node in index.wait_of or node in index.writes
         for node, ns in enumerate(problem.stream_ns)
@@ -270,10 +279,30 @@ def _jobs(problem: Problem) -> list[_Job]:
                 behind=behind,
                 takes=takes,
                 holds=tuple(sorted(there_until)),
+                gives=_given(problem, waits, trails),
                 early=early,
             )
         )
     return jobs
+
+
+def _maker(problem: Problem) -> dict[int, int]:
+    """The first node whose result each buffer is in."""
+    buffers = problem.index.estimates.buffers
+    return {buffer: node for node in reversed(range(len(buffers))) for buffer in buffers[node]}
+
+
+def _given(problem: Problem, waits: Sequence[int], trails: Sequence[bool]) -> tuple[int, ...]:
+    """Buffers that are made by what comes later where the waits do."""
+    index, seen, stack, maker = problem.index, set[int](), list(waits), _maker(problem)
+    users, collective = users_of(problem.preds), {*index.launches, *index.wait_of, *index.begun_elsewhere}
+    while stack:
+        for user in users[stack.pop()]:
+            if user not in seen and trails[user] and user not in collective:
+                seen.add(user)
+                stack.append(user)
+    made = {buffer for node in seen for buffer in index.estimates.buffers[node] if maker[buffer] == node}
+    return tuple(sorted(made.difference(problem.memory.inputs)))
 
 
 def _last(problem: Problem) -> dict[int, int]:

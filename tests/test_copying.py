@@ -64,7 +64,6 @@ def _state(graph: fx.Graph) -> dict[str, Any]:
     }
 
 
-
 @pytest.mark.parametrize("name", ["all kinds", *NAMES])
 def test_a_copy_is_what_create_node_makes(name: str) -> None:
     nodes = list((load(SAMPLES / name).graph if name in NAMES else _all_kinds()).nodes)

@@ -38,7 +38,7 @@ from commcc.schedule.line_jobs import (
     count_items,
     find_jobs,
     first_from,
-    held,
+    more,
     put_in_line,
 )
 from commcc.schedule.live import BLOCK, live_bytes, most_of
@@ -198,7 +198,7 @@ def _place(graph: Graph, line: Line, ns: int, job: int, position: int) -> None:
     for place in range(last + 1, until):
         line.flying[place] += mine.bytes
     if until > last:
-        _hold(graph, line, job, until)
+        _put_off(graph, line, job, until)
     for k in range(graph.rows[launch].waits, graph.rows[launch + 1].waits):
         wait = graph.items[k]
         nodes[wait].waited, nodes[wait].waiting = max(until, wait), 0
@@ -207,14 +207,22 @@ def _place(graph: Graph, line: Line, ns: int, job: int, position: int) -> None:
 
 
 @compiled
-def _hold(graph: Graph, line: Line, job: int, until: int) -> None:
-    """What has to be there until the waits is, since these stand ahead of ``until`` now."""
-    mine = line.jobs[job]
-    for k in range(mine.holds, mine.end):
+def _put_off(graph: Graph, line: Line, job: int, until: int) -> None:
+    """What has to be there until the waits is, and what is made from the result is not, up to where the waits stand."""
+    mine, live = line.jobs[job], line.live
+    for k in range(mine.holds, mine.gives):
         buffer = line.buffers[line.items[k]]
         for place in range(max(buffer.last, mine.last_wait) + 1, until):
-            line.live[place] += graph.buffers[line.items[k]].bytes
+            live[place] += graph.buffers[line.items[k]].bytes
         buffer.last = max(buffer.last, until - 1)
+    for k in range(mine.gives, mine.end):
+        buffer, facts = line.buffers[line.items[k]], graph.buffers[line.items[k]]
+        end = until
+        if not facts.kept:
+            end = min(until, buffer.last + 1)
+        for place in range(buffer.first, end):
+            live[place] -= facts.bytes
+        buffer.first = max(buffer.first, until)
 
 
 @compiled
@@ -237,20 +245,24 @@ def _not_after(graph: Graph, line: Line, job: int, at: int) -> int:
     """The last position up to ``at`` until which, from its wait's own place, it fits all limits."""
     mine = line.jobs[job]
     place = mine.last_wait + 1
-    while place + BLOCK <= at and not _full(
-        line, place, place + BLOCK, held(graph, line, job, place + BLOCK - 1), mine.bytes
-    ):
+    while place + BLOCK <= at and _fits(graph, line, job, place, place + BLOCK):
         place += BLOCK
-    while place < at and not _full(line, place, place + 1, held(graph, line, job, place), mine.bytes):
+    while place < at and _fits(graph, line, job, place, place + 1):
         place += 1
     return int(min(place, at))
 
 
 @compiled
-def _full(line: Line, begin: int, end: int, more: int, flying: int) -> bool:
+def _fits(graph: Graph, line: Line, job: int, begin: int, end: int) -> bool:
+    """Whether the waits may come behind a stretch."""
+    return not _full(line, begin, end, more(graph, line, job, begin, end), line.jobs[job].bytes)
+
+
+@compiled
+def _full(line: Line, begin: int, end: int, held: int, flying: int) -> bool:
     """Whether so many bytes more are too many somewhere in a stretch."""
     state = line.state[0]
-    if most_of(line.live, begin, end) > state.budget - more:
+    if most_of(line.live, begin, end) > state.budget - held:
         return True
     return bool(most_of(line.flying, begin, end) > state.in_flight - flying)
 

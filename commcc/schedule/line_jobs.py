@@ -24,19 +24,19 @@ _DELAY = 4
 #: By collective, in graph order. release: from here on its input is there, but for what ``items[behind:prepares]``, its
 #: waits, bring. deadline: the first node that needs its result. takes: bytes that are live from its launch on. early:
 #: launch it as late as possible. latest: ns at which it should begin. ready: the position from which on it can be
-#: launched, -1 while unknown. ``items[prepares:holds]`` goes along with it; ``items[holds:end]`` are the buffers that
-#: have to be there until its waits.
+#: launched, -1 while unknown. ``items[prepares:holds]`` goes along with it. ``items[holds:gives]`` are the buffers that
+#: have to be there until its waits, ``items[gives:end]`` those that are made from its result by what trails behind.
 JOB = (
-    *("launch", "first_wait", "last_wait", "stream", "ns", "bytes", "release", "deadline", "takes", "holds", "early"),
-    *("latest", "ready", "placed", "behind", "prepares", "end"),
+    *("launch", "first_wait", "last_wait", "stream", "ns", "bytes", "release", "deadline", "takes", "early"),
+    *("latest", "ready", "placed", "behind", "prepares", "holds", "gives", "end"),
 )
 #: By node. start: ns before it; computed: compute nodes before it. works: see above. trails: it only leads to outputs,
 #: and is no compute. own, seen: the last collective that was asked of it, counted from 1. waiting: a wait without a
 #: place; waited: its place. key: what nodes are put in order by.
 NODE = ("start", "computed", "works", "trails", "own", "seen", "waiting", "waited", "key", "missing")
-#: maker, last: the first node whose result it is in, and the last position at which it is there so far; seen: as of
-#: nodes.
-BUFFER = (*SIZES, "maker", "last", "seen")
+#: maker: the first node whose result it is in. first, last: the positions from which on and to which it is there so
+#: far. seen: as of nodes.
+BUFFER = (*SIZES, "maker", "first", "last", "seen")
 #: gather, gathers: where those to be launched as late as possible begin and end in ``queues[0]``; other, others: the
 #: rest in ``queues[1]``. begin, end: of one of these while they are made. free: from which ns on it is idle.
 STREAM = ("gather", "gathers", "other", "others", "begin", "end", "free")
@@ -70,7 +70,7 @@ def count_items(graph: Graph, line: Line) -> int:
     _know_nodes(graph, line)
     items = 0
     for job in range(len(line.jobs)):
-        items = _input(graph, line, job, items, 0)
+        items = _around(graph, line, job, items, 0)
     for node in range(len(graph.nodes)):
         line.nodes[node].seen = line.nodes[node].own = 0
     for buffer in line.buffers:
@@ -92,12 +92,12 @@ def find_jobs(graph: Graph, line: Line) -> None:
             line.nodes[graph.items[k]].waiting = 1
         facts = graph.nodes[launch]
         mine.stream, mine.ns, mine.bytes, mine.ready = facts.stream, facts.transfer, facts.bytes, -1
-        items = _input(graph, line, job, items, 1)
+        items = _around(graph, line, job, items, 1)
     for job in range(len(line.jobs)):  # marks of nodes are those of inputs until here
         mine = line.jobs[job]
         mine.deadline = max(mine.first_wait, _needed(graph, line, job))
         mine.takes = _takes(graph, line, job)
-        frees = mine.takes <= held(graph, line, job, mine.last_wait + 1)
+        frees = mine.takes <= _frees(graph, line, job)
         if mine.release < mine.launch and (frees or mine.deadline < len(graph.nodes) - 1):
             mine.early = 1
         else:
@@ -118,7 +118,7 @@ def _know_nodes(graph: Graph, line: Line) -> None:
     for back in range(count):
         node = count - 1 - back
         for k in range(graph.rows[node].made, graph.rows[node + 1].made):
-            line.buffers[graph.items[k]].maker = node
+            line.buffers[graph.items[k]].maker = line.buffers[graph.items[k]].first = node
         if node < count - 1 and (graph.nodes[node].compute or graph.nodes[node].placeholder):
             nodes[node].trails = 0
         if not nodes[node].trails:
@@ -134,10 +134,62 @@ def _is_wait(graph: Graph, node: int) -> bool:
 
 
 @compiled
+def _around(graph: Graph, line: Line, job: int, items: int, write: int) -> int:
+    """Find all items of a job; how many there are so far."""
+    items = _input(graph, line, job, items, write)
+    items = _held(graph, line, job, items, write)
+    items = _given(graph, line, job, items, write)
+    line.jobs[job].end = items
+    return items
+
+
+@compiled
+def _held(graph: Graph, line: Line, job: int, items: int, write: int) -> int:
+    """Find the buffers that have to be there until the waits; the items so far."""
+    rows, launch, mark = graph.rows, line.jobs[job].launch, job + 1
+    for k in range(rows[launch].waits, rows[launch + 1].waits):
+        wait = graph.items[k]
+        for each in range(rows[wait].touched, rows[wait + 1].touched):
+            buffer, facts = line.buffers[graph.items[each]], graph.buffers[graph.items[each]]
+            if buffer.seen != mark and not facts.kept and not facts.input:
+                buffer.seen = mark
+                if write:
+                    line.items[items] = graph.items[each]
+                items += 1
+    line.jobs[job].gives = items
+    return items
+
+
+@compiled
+def _given(graph: Graph, line: Line, job: int, items: int, write: int) -> int:
+    """Find the buffers that are made by what comes later where the waits do; the items so far."""
+    rows, nodes, stack, mark = graph.rows, line.nodes, line.stack, 2 * len(line.jobs) + job + 1
+    launch, top = line.jobs[job].launch, 0
+    for k in range(rows[launch].waits, rows[launch + 1].waits):
+        stack[top] = graph.items[k]
+        top += 1
+    while top:
+        top -= 1
+        node = stack[top]
+        for k in range(rows[node].users, rows[node + 1].users):
+            user = graph.items[k]
+            facts = graph.nodes[user]
+            if nodes[user].seen == mark or not nodes[user].trails or facts.stream >= 0 or facts.waited >= 0:
+                continue
+            nodes[user].seen = mark
+            stack[top] = user
+            top += 1
+            for each in range(rows[user].made, rows[user + 1].made):
+                if line.buffers[graph.items[each]].maker == user and not graph.buffers[graph.items[each]].input:
+                    if write:
+                        line.items[items] = graph.items[each]
+                    items += 1
+    return items
+
+
+@compiled
 def _input(graph: Graph, line: Line, job: int, items: int, write: int) -> int:
-    """Find ``release``, the waits that bring the input, what goes along with the launch, and what has to be there until
-    the waits; the items so far.
-    """
+    """Find ``release``, the waits that bring the input, and what goes along with the launch; the items so far."""
     mine, rows, nodes, stack, mark = line.jobs[job], graph.rows, line.nodes, line.stack, job + 1
     launch, release, top, found = mine.launch, 0, 0, 0
     for k in range(rows[launch].prepares, rows[launch + 1].prepares):
@@ -163,16 +215,6 @@ def _input(graph: Graph, line: Line, job: int, items: int, write: int) -> int:
                 line.items[items] = stack[k]
             items += 1
     mine.holds = items
-    for k in range(rows[launch].waits, rows[launch + 1].waits):
-        wait = graph.items[k]
-        for each in range(rows[wait].touched, rows[wait + 1].touched):
-            buffer, facts = line.buffers[graph.items[each]], graph.buffers[graph.items[each]]
-            if buffer.seen != mark and not facts.kept and not facts.input:
-                buffer.seen = mark
-                if write:
-                    line.items[items] = graph.items[each]
-                items += 1
-    mine.end = items
     return items
 
 
@@ -234,12 +276,26 @@ def _made(graph: Graph, line: Line, node: int, job: int) -> int:
 
 
 @compiled
-def held(graph: Graph, line: Line, job: int, position: int) -> int:
-    """Bytes that would be there at a position, behind the waits, if these came after it."""
+def _frees(graph: Graph, line: Line, job: int) -> int:
+    """Bytes that nothing touches behind the waits."""
     mine, whole = line.jobs[job], 0
-    for k in range(mine.holds, mine.end):
-        if line.buffers[line.items[k]].last < position:
+    for k in range(mine.holds, mine.gives):
+        if line.buffers[line.items[k]].last <= mine.last_wait:
             whole += graph.buffers[line.items[k]].bytes
+    return int(whole)
+
+
+@compiled
+def more(graph: Graph, line: Line, job: int, begin: int, end: int) -> int:
+    """Bytes more that would be there at most in a stretch behind the waits, if these came after it."""
+    mine, whole = line.jobs[job], 0
+    for k in range(mine.holds, mine.gives):
+        if line.buffers[line.items[k]].last < end - 1:
+            whole += graph.buffers[line.items[k]].bytes
+    for k in range(mine.gives, mine.end):
+        buffer, facts = line.buffers[line.items[k]], graph.buffers[line.items[k]]
+        if buffer.first <= begin and (facts.kept or buffer.last >= end - 1):
+            whole -= facts.bytes
     return int(whole)
 
 

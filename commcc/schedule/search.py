@@ -433,7 +433,7 @@ def _lined(problem: Schedulable, limits: Limits, own_peak: int) -> SearchResult:
     made = best = _judge(problem, in_order(problem, allowed), 0, ())
     less = 0
     for _ in range(_AGAIN):
-        if limits.budget is None or made.peak_bytes <= limits.budget:
+        if limits.budget is None or made.peak_bytes <= max(limits.budget, own_peak):
             break
         less = 2 * less + made.peak_bytes - limits.budget
         made = _judge(problem, in_order(problem, replace(limits, budget=limits.budget - less)), 0, ())
