@@ -187,6 +187,12 @@ def module(tmp_path, monkeypatch):
     return "commcc_own_ops"
 
 
+def test_libraries_of_pytorch_that_are_not_run(tmp_path, capsys):
+    file = graph(tmp_path, "torch.ops.rngprims.philox_rand.default([4], x, x, None, 'cpu', torch.float32)")
+    code, error = said(capsys, "verify", file, file, "--numeric", "--virtual-ranks", 2)
+    assert (code, "the library 'rngprims' is none whose ops are run" in error) == (2, True)
+
+
 @pytest.mark.full
 def test_a_module_that_is_named_may_run(tmp_path, capsys, module):
     file = graph(tmp_path, f"torch.ops.{module}.double.default(x)")

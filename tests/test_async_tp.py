@@ -20,6 +20,7 @@ from commcc.passes.options import parse_pipeline
 from commcc.run.pipeline import run
 from commcc.run.planfile import plan_text, read_plans
 from commcc.serialization import load, save
+from commcc.serialization.fx import parse_text
 from commcc.verify import verify
 from tests.mesh_groups import parts_by_name
 from tests.random_graphs import GraphBuilder, aten, c10d
@@ -314,6 +315,25 @@ def test_groups_are_checked_and_torch_is_left_as_it_was():
     assert torch.distributed.is_nccl_available is switch
     assert not torch.distributed._symmetric_memory._is_test_mode
     assert not run(sample("tiny_llama_ddp_fw"), parse_pipeline("async-tp")).changed, "it has no tensor parallelism"
+
+
+def test_sizes_of_the_run_are_left():
+    """The fused op would need them as arguments."""
+    x, shard, whole = ("f32[s0, 64][64, 1]cuda:0", "f32[s1, 64][64, 1]cuda:0", "f32[2*s1, 64][64, 1]cuda:0")
+    half = "f32[(s0//2), 64][64, 1]cuda:0"
+    text = f"""class G(torch.nn.Module):
+    def forward(self, s0: "Sym(s0)", s1: "Sym(s1)", x: "{x}", y: "{shard}", w: "f32[64, 64][64, 1]cuda:0"):
+        product: "{x}" = torch.ops.aten.mm.default(x, w)
+        scatter: "{half}" = torch.ops._c10d_functional.reduce_scatter_tensor.default(product, 'sum', 2, '0')
+        part: "{half}" = torch.ops._c10d_functional.wait_tensor.default(scatter)
+        gather: "{whole}" = torch.ops._c10d_functional.all_gather_into_tensor.default(y, 2, '0')
+        wait: "{whole}" = torch.ops._c10d_functional.wait_tensor.default(gather)
+        out: "{whole}" = torch.ops.aten.mm.default(wait, w)
+        return (part, out)
+"""
+    result = fused(parse_text(text, "symbols"), "async-tp{groups=0}")
+    assert not result.steps[0].changed
+    assert result.steps[0].report["left"] == {"its sizes are known only at run time": 2}
 
 
 def test_twice_changes_nothing():

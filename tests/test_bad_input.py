@@ -181,6 +181,32 @@ def test_bad_archive(name, tmp_path, capsys):
     refused(path, capsys)
 
 
+def test_infinite_numbers_are_refused(tmp_path, capsys):
+    """JSON has them as ``1e400``, and no way to write them again."""
+    path = tmp_path / "graph.fx.txt"
+    path.write_bytes(b'# commcc: {"provenance": [{"pass": "tag", "metrics": {"step_ms": 1e400}}]}\n' + small_text())
+    assert "1e400 is not a JSON number" in refused(path, capsys)
+
+
+def test_a_sub_graph_that_returns_a_number_is_no_program(tmp_path, capsys):
+    path, output = tmp_path / "graph.fx.txt", tmp_path / "graph.pt2"
+    path.write_text(
+        """class G(torch.nn.Module):
+    def forward(self, x: "f32[4][1]cpu"):
+        body = self.body
+        y = torch.ops.higher_order.control_deps((x,), body, x)
+        return (y,)
+
+    class body(torch.nn.Module):
+        def forward(self, x: "f32[4][1]cpu"):
+            return 1.5
+"""
+    )
+    assert run(["convert", str(path), "-o", str(output)]) == 2
+    assert "a sub-graph returns neither a tensor nor a list" in capsys.readouterr().err
+    assert not output.exists()
+
+
 def test_symbolic_expressions_are_data(tmp_path, capsys):
     files = entries()
     path = model_path(files)

@@ -275,6 +275,14 @@ def test_damage_of_any_kind_is_not_proved_unless_it_changes_nothing(family):
     assert tried > 20
 
 
+def test_what_no_part_can_be_computed_of_stays_whole():
+    """A damaged file: the number of ranks is a tuple."""
+    program = split_graphs.columns()
+    launch = next(node for node in program.graph.nodes if "reduce_scatter" in node.name)
+    launch.args = (*launch.args[:2], (2,), *launch.args[3:])
+    assert not split(program).steps[0].changed
+
+
 def test_what_mixes_slices_is_not_cut():
     """Rows that ranks divide among them, and columns of a table to which a mask that is read whole lets some."""
     b = GraphBuilder()

@@ -48,6 +48,28 @@ def test_what_is_not_known_is_counted():
     assert [each.unknown for each in found.ident.collectives] == [True]
 
 
+def test_nothing_is_a_known_size(capsys, tmp_path):
+    """The shard of a rank that has no row of a parameter."""
+    text = TEXT.replace("torch.ops.aten.index.Tensor(x, [m])", "torch.ops.aten.slice.Tensor(x, 0, 7, 7)")
+    assert not context(text).index.estimates.unknown
+    (tmp_path / "empty.fx.txt").write_text(text)
+    assert command(["lint", str(tmp_path / "empty.fx.txt")]) == 0
+    assert command(["inspect", str(tmp_path / "empty.fx.txt")]) == 0
+    out, err = capsys.readouterr()
+    assert "unknown" not in out + err and "known only" not in out + err
+
+
+def test_a_mesh_has_no_size():
+    """PyTorch 2.13 hands the mesh of DTensors to the backward, and takes it out of a larger one for that."""
+    text = TEXT.replace("x:", "mesh, x:").replace("index.Tensor(x, [m])", "relu.default(x)")
+    text = text.replace(
+        "return (wait,)", "part = torch.ops.device_mesh._get_submesh(mesh, [1])\n        return (wait, part)"
+    )
+    found = context(text)
+    assert not found.index.estimates.unknown
+    assert found.budget(1.0) == 2**30
+
+
 def test_a_budget_in_bytes_needs_all_sizes():
     found = context()
     message = r"memory_budget=1: 3 sizes of this graph are not known, the first of 'rows'.*--hint 'u\*=512'"

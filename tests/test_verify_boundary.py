@@ -275,6 +275,25 @@ def test_a_launch_that_brings_no_element_is_a_launch():
     assert verify(make("0"), make("1")).status != "proved"
 
 
+def test_launches_that_bring_no_element_come_in_any_order():
+    """They are launches like others: dead ones may go, equal ones be one, and new ones are communication."""
+
+    def make(*sent, shown):
+        g = Graph()
+        inputs = [g.input("x", 0, 2), g.input("y", 0, 3)]
+        made = {each: g.gather(inputs[int(each[0])]) for each in sent}
+        return g.program(*(made[each] for each in shown))
+
+    before = make("0", "1", shown=("0", "1"))
+    proved(before, make("1", "0", shown=("0", "1")))
+    proved(make("0", "1", shown="0"), make("0", shown="0"))
+    proved(make("0", "0b", shown=("0", "0b")), make("0", "0b", shown=("0", "0b")))
+    proved(make("0", "0b", shown=("0",)), make("0", shown=("0",)))
+    undecided(make("0", shown="0"), make("0", "0b", shown="0"))
+    undecided(make("0", shown="0"), make("0", "1", shown="0"))
+    differs(before, make("0", shown=("0", "0")), "output")
+
+
 def relaid(g, x):
     """The same elements, laid out in another way."""
     turned = g(aten.clone.default, g(aten.permute.default, x, [1, 0]), memory_format=torch.contiguous_format)

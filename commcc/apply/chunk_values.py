@@ -12,8 +12,9 @@ import torch
 from torch.utils import _pytree as pytree
 
 from commcc.apply.fakes import contiguous_strides
+from commcc.base.errors import GraphError
 from commcc.ep.chunk.grid import Grid
-from commcc.ep.chunk.lab import Lab, scaled_up, symbol_ranges
+from commcc.ep.chunk.lab import CannotRun, Lab, scaled_up, symbol_ranges
 from commcc.graph import ops
 from commcc.serialization.propagate import context_of
 
@@ -59,7 +60,10 @@ class ChunkValues:
         part = region.sizes[chunk]
         key = (region.root, part, node)
         if key not in self.ran:
-            self.ran[key] = self._lab(region, part).run(node, resized)
+            try:
+                self.ran[key] = self._lab(region, part).run(node, resized)
+            except CannotRun as reason:
+                raise GraphError(f"'{node.name}' cannot be computed for a part of its operands: {reason}") from None
         # Where the piece begins, in its storage, that a view looks at; kept for views of the view.
         starts = self.starts.setdefault((region.root, chunk), {})
         source = next(iter(node._input_nodes), None)

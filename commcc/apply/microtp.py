@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.utils._pytree import tree_map_only
 
 from commcc.apply.fakes import contiguous_strides, fake_like
@@ -36,7 +37,7 @@ from commcc.serialization.propagate import context_of
 from commcc.serialization.targets import resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from commcc.graph.program import Program
 
@@ -49,6 +50,7 @@ _PLACE = ("custom", "nn_module_stack", "fwd_nn_module_stack", "stack_trace", "se
 #: Gathers of the last dimension are cut along it; the pass wants pieces of this size at least.
 SMALLEST_LAST = 1024
 _SCALED = Reason.of("tp_scaled")
+_SYMBOLS = Reason.of("tp_symbols")
 
 
 @dataclass(frozen=True)
@@ -269,8 +271,7 @@ class _Work:
     def _keep_layout(self, node: fx.Node, stands_for: fx.Node) -> None:
         """A copy behind a result that is laid out otherwise than what it replaces."""
         wanted = stands_for.meta["val"]
-        steps = zip(wanted.shape, self.values[node].stride(), wanted.stride(), strict=True)
-        if all(a == b for size, a, b in steps if size != 1) or not wanted.is_contiguous():
+        if _lies_as(wanted.shape, self.values[node].stride(), wanted.stride()) or not wanted.is_contiguous():
             return
         with self.graph.inserting_after(node):
             copy = self.graph.call_function(
@@ -289,8 +290,7 @@ class _Work:
                 source, stride = node.args
                 assert isinstance(source, fx.Node)
                 val = source.meta["val"]
-                steps = zip(val.shape, val.stride(), stride, strict=True)
-                if all(old == new for size, old, new in steps if size != 1):
+                if _lies_as(val.shape, val.stride(), stride):
                     env[node] = env[source]  # the tensor is laid out as it would put it
                     continue
             env[node] = copy = copy_node(graph, node, env)
@@ -320,6 +320,14 @@ def _place(node: fx.Node) -> dict[str, Any]:
     return {key: node.meta[key] for key in _PLACE if key in node.meta and key != META_KEY}
 
 
+def _lies_as(shape: Iterable[Any], steps: Iterable[Any], wanted: Iterable[Any]) -> bool:
+    """Whether strides are known to be the same, but for dimensions of one element; sizes may be symbols."""
+    return all(
+        statically_known_true(old == new) or statically_known_true(size == 1)
+        for size, old, new in zip(shape, steps, wanted, strict=True)
+    )
+
+
 def _packed(like: torch.Tensor, dim: int) -> torch.Tensor:
     """A tensor of this shape that is contiguous once ``dim`` comes first; the last one as the first."""
     shape = tuple(like.shape)
@@ -336,9 +344,16 @@ def _product(matmul: Any) -> fx.Node:
     return node
 
 
+def _has_symbols(val: torch.Tensor) -> bool:
+    """Whether sizes are known only at run time: the pass would write them as arguments, and no graph could run them."""
+    return not all(type(size) is int for size in (*val.shape, *val.stride()))
+
+
 def _against_gather(pipeline: Any, match: Any) -> Reason | None:
     """Why an all-gather is not fused with the matmuls behind it; None when it can be."""
     shard = match.shard_node.meta["val"]
+    if _has_symbols(shard):
+        return _SYMBOLS
     last = pipeline._is_last_dim(shard, match.gather_dim)
     if last and shard.shape[-1] < SMALLEST_LAST:
         return Reason.of("tp_small_shard", shard=shard.shape[-1], smallest=SMALLEST_LAST)
@@ -359,6 +374,8 @@ def _against_gather(pipeline: Any, match: Any) -> Reason | None:
 
 def _against_scatter(pipeline: Any, match: Any) -> Reason | None:
     """Why a reduce-scatter is not fused with the matmul before it; None when it can be."""
+    if _has_symbols(match.input_node.meta["val"]):
+        return _SYMBOLS
     # The pass's own search trips over inputs of the graph.
     searchable = all(hasattr(operand, "target") for operand in match.input_node.args[:1])
     matmul = pipeline._find_producer_matmul(match.input_node) if searchable else None

@@ -103,6 +103,7 @@ WORDS = {
     "tp_unknown_form": "what surrounds it is no form that PyTorch's pass knows",
     "tp_left": "PyTorch's pass left it",
     "tp_scaled": "its matmul is scaled, which commcc cannot verify",
+    "tp_symbols": "its sizes are known only at run time",
     "tp_small_shard": "gathers the last dimension, and its shard of {shard} is smaller than {smallest}",
     "tp_no_matmul": "no matmul takes what it gathers as its left operand (it goes to {users})",
     "tp_other_operand": "the other operand of its matmul depends on what it gathers",

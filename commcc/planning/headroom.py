@@ -38,7 +38,8 @@ def needs_all_sizes(index: GraphIndex, budget: str) -> None:
     missing = sorted(index.estimates.unknown)
     if missing:
         raise OptionError(
-            f"{budget}: {plural(len(missing), 'size')} of this graph are not known, the first of "
+            f"{budget}: {plural(len(missing), 'size')} of this graph {'is' if len(missing) == 1 else 'are'} not known, "
+            "the first of "
             f"'{index.names[missing[0]]}', so that its memory is not known either",
             hint=index.size_remedy,
         )

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import math
 import re
 import zlib
 from typing import TYPE_CHECKING, NoReturn
@@ -118,6 +119,12 @@ def without_colors(text: str) -> str:
 def refuse_constant(name: str) -> NoReturn:
     """For ``parse_constant`` of a JSON decoder: NaN and infinities are no JSON."""
     raise ValueError(f"{name} is not a JSON number")
+
+
+def finite_number(text: str) -> float:
+    """For ``parse_float`` of a JSON decoder: ``1e400`` is JSON, and no number that could be written again."""
+    value = float(text)
+    return value if math.isfinite(value) else refuse_constant(text[:60])
 
 
 def read_text(path: Path) -> str:

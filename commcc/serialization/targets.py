@@ -87,7 +87,7 @@ _EAGER = frozenset({"_c10d_functional", "_c10d_functional_autograd"})
 def _import(module: str) -> bool:
     try:
         importlib.import_module(module)
-    except (ImportError, AttributeError, RuntimeError):
+    except (ImportError, AttributeError, RuntimeError, ValueError):
         return False  # not in this PyTorch, or built without distributed: its ops stay opaque
     return True
 

@@ -143,6 +143,7 @@ def _compare_traces(pair: Pair) -> None:
     boundary.compare_inputs(pair)
     boundary.compare_outputs(pair)
     compare.compare_sequences(pair)
+    compare.compare_bare(pair)
     _compare_events(pair)
     compare.report_causes(pair)
     compare.compare_ops(pair)

@@ -347,6 +347,25 @@ def compare_sequences(pair: Pair) -> None:
     pair.report.checked["effects"] = len(pair.before.effects)
 
 
+def compare_bare(pair: Pair) -> None:
+    """Launches that bring no element, in any order: ranks meet in them all the same."""
+    old = Counter(term for term, _ in pair.before.bare)
+    new = Counter(term for term, _ in pair.after.bare)
+    for term, name in pair.after.bare:
+        if new[term] > old[term] and (old[term] or name not in pair.after.live):
+            text = f"launches this {new[term]} times, BEFORE {old[term]}; no element is sent"
+            pair.report.gap("duplicated", name, text)
+        elif not old[term]:
+            pair.fail("collective", name, "BEFORE does not launch this; no element is sent", doubt=pair.rests_on(term))
+    for term, name in pair.before.bare:
+        if new[term] >= old[term]:
+            continue
+        if new[term] or name not in pair.before.live:
+            pair.report.note("dropped", name, f"is launched {new[term]} times, not {old[term]}; no element is sent")
+        else:
+            pair.fail("collective", name, "AFTER does not launch this; no element is sent", doubt=pair.rests_on(term))
+
+
 def _unordered_last(effects: list[tuple[int, str]], nodes: Mapping[str, fx.Node]) -> list[tuple[int, str]]:
     """Effects in their order, then what may come in any: host syncs and assertions, sorted by what they ask for."""
     fact = {name: facts(nodes[name].target) for _, name in effects if name in nodes}

@@ -75,7 +75,7 @@ def launch(state: State, node: fx.Node, fact: CollectiveOp, groups: Mapping[str,
         value = state.result(node, node.meta.get("val"), term, tuple(outs))
     trace.launches += 1
     if made and not alone and all(meta.shape is not None and product(meta.shape) == 0 for _, meta in made):
-        trace.effects.append((term, node.name))  # no element tells what was launched, and on which group
+        trace.bare.append((term, node.name))  # no element tells what was launched, and on which group
     # What a rank has sent to itself, others have made.
     sources = () if alone else tuple(dict.fromkeys(s for content, _ in made for s in table.sources_of(content)))
     operands = tuple(tensor.content for tensor in inputs)

@@ -103,6 +103,7 @@ class Trace:
 
     names: first node that holds a content. sources, versions: all that occur. work: elements moved or
     converted, by source; workers: the first node that did it. random, effects: term and node, in order.
+    bare: the same of launches that bring no element.
     constants: what ``get_attr`` nodes read, by name. writers: the node that made each version.
     rows: rank in each group as gathers in place take it to be, and the first that does. idle: waits for nothing.
     alone: groups that are taken to be of one rank, and the first launch that does.
@@ -121,6 +122,7 @@ class Trace:
     events: list[Event] = field(default_factory=list)
     random: list[tuple[int, str]] = field(default_factory=list)
     effects: list[tuple[int, str]] = field(default_factory=list)
+    bare: list[tuple[int, str]] = field(default_factory=list)
     barriers: list[str] = field(default_factory=list)
     inputs: list[tuple[str, Value]] = field(default_factory=list)
     metas: dict[str, Meta] = field(default_factory=dict)

@@ -393,7 +393,7 @@ class Tracer(Explainer):
         writes, state = bool(inner._versions(inputs)), bool(inner._versions(constants))
         shares, keeps = inner._shared(inputs, constants)
         table.summaries[term] = Summary(
-            *(bool(found.random), bool(found.effects), writes, state, shares, keeps),
+            *(bool(found.random), bool(found.effects or found.bare), writes, state, shares, keeps),
             fence=bool(found.idle or found.barriers),
         )
         table.subgraphs[id(module)] = (term, module)
@@ -432,7 +432,7 @@ class Tracer(Explainer):
         layouts = tuple((t.meta.strides, first(t.root), owners[t.root], where(t).content) for t in tensors)
         inputs = self._versions([value for _, value in found.inputs])
         constants = tuple((name, self._versions([value])) for name, value in found.constants.items())
-        effects = tuple(term for term, _ in found.effects)
+        effects = tuple(term for term, _ in (*found.effects, *found.bare))
         random = tuple(term for term, _ in found.random)
         places = (inputs, tuple(each for each in constants if each[1]))
         return ("graph", len(found.inputs), found.structure, outputs, layouts, places, effects, random)

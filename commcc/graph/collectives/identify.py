@@ -97,7 +97,7 @@ def _collective(context: _Context, number: int, launch: Launch) -> Collective:
         anchor=verdict.anchor,
         chain=verdict.chain,
         stands_for=len(index.merged_from.get(number, ())) or verdict.stands_for,
-        unknown=not index.estimates.unknown.isdisjoint((number, *launch.inputs)),
+        unknown=not index.estimates.unknown.isdisjoint((number, *launch.inputs)) or (not sent_bytes and None in sent),
     )
 
 
@@ -280,7 +280,7 @@ def _warnings(
         for g in groups
         if g.same_ranks_as is not None and g.origin is None
     )
-    unsized = sum(max(c.input_bytes, c.output_bytes) == 0 for c in collectives)
-    told = f"{unsized} collective{'' if unsized == 1 else 's'} of unknown size count 0 bytes"
+    unsized = sum(c.unknown and max(c.input_bytes, c.output_bytes) == 0 for c in collectives)
+    told = f"{unsized} collective{' of unknown size counts' if unsized == 1 else 's of unknown size count'} 0 bytes"
     sizes = (told,) if unsized else ()
     return index.warnings + twins + sizes

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
+from torch._ops import OpOverload, OpOverloadPacket
 
 from commcc.graph import ops
 from commcc.graph.index.graph import Estimates
@@ -85,11 +86,20 @@ def _is_unknown(node: fx.Node, facts: Sequence[Tensor | None]) -> bool:
     """Whether a result has a size without a number, or there is one and nothing is known of it."""
     if any(tensor is not None and tensor.numel is None for tensor in facts):
         return True
-    # An op that returns nothing, or whose result nobody reads, needs no value; nor does an input that is an object, or
-    # a tuple whose elements say what they are.
-    if node.op != "call_function" or "val" in node.meta:
+    # An op that returns nothing or objects (a mesh), or whose result nobody reads, needs no value; nor does an input
+    # that is an object, or a tuple whose elements say what they are.
+    if node.op != "call_function" or "val" in node.meta or _gives_objects(node.target):
         return False
     return any(not ops.is_getitem(user.target) or "val" not in user.meta for user in node.users)
+
+
+def _gives_objects(target: Any) -> bool:
+    """Whether all that an op returns are Python's objects."""
+    if isinstance(target, OpOverloadPacket):
+        names: list[str] = target.overloads()  # type: ignore[no-untyped-call]
+        return all(_gives_objects(getattr(target, name)) for name in names)
+    returns = target._schema.returns if isinstance(target, OpOverload) else ()
+    return bool(returns) and all(str(each.type) == "PyObject" for each in returns)
 
 
 def _extents(

@@ -67,7 +67,8 @@ def refusal(target: Any, imported: frozenset[str] = frozenset()) -> str | None:
     if target._schema.name in imported:
         return None
     if target.namespace not in libraries.RUNNABLE:
-        return f"the library '{target.namespace}' is not PyTorch's"
+        own = target.namespace in libraries.OWN | libraries.BELIEVED
+        return f"the library '{target.namespace}' is " + ("none whose ops are run" if own else "not PyTorch's")
     return _reaching(target)
 
 

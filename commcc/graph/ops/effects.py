@@ -11,6 +11,7 @@ LOCAL_OPS = frozenset(
     {
         *("fsdp.all_gather_copy_in", "fsdp.chunk_cat", "fsdp.copy_", "fsdp.split_with_sizes_copy"),
         *("bucketing._pre_bucket_all_gather", "bucketing._pre_bucket_reduce_scatter"),
+        *("device_mesh._get_submesh", "device_mesh._get_flattened_submesh"),
         *("_dtensor.mesh_get_process_group", "_c10d_functional._wrap_tensor_autograd", "c10d.check_for_nan"),
     }
 )

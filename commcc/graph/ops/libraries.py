@@ -41,7 +41,8 @@ REGISTERED_BY: dict[str, tuple[str, ...]] = {
     "_c10d_functional_autograd": ("torch.distributed._functional_collectives",),
     "c10d_functional": ("torch.distributed._functional_collectives",),
     "_dtensor": ("torch.distributed.tensor",),
-    "device_mesh": ("torch.distributed.device_mesh", "torch.distributed.tensor"),
+    # The second needs the first: it makes meshes known as arguments of ops.
+    "device_mesh": ("torch.distributed.tensor", "torch.distributed._ops.device_mesh"),
     "fsdp": (
         "torch.distributed.fsdp._fully_shard._fsdp_collectives",
         "torch.distributed.fsdp._fully_shard._fsdp_param",
@@ -68,5 +69,6 @@ IMPORTED_BY_NAME = frozenset(
     {
         *("torch._inductor.fx_passes.bucketing", "torch._inductor.fx_passes.control_dependencies"),
         *("torch._inductor.inductor_prims", "torch.ao.quantization.fx._decomposed"),
+        "torch.distributed._ops.device_mesh",
     }
 )

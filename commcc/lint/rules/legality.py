@@ -142,7 +142,7 @@ def never_waited(subject: Subject, options: NoOptions) -> Iterator[Finding]:
 def unknown_size(subject: Subject, options: NoOptions) -> Iterator[Finding]:
     """All collectives whose sizes nothing tells, as one finding."""
     del options
-    unsized = [c.launch for c in subject.ident.collectives if c.unknown or max(c.input_bytes, c.output_bytes) == 0]
+    unsized = [c.launch for c in subject.ident.collectives if c.unknown]
     if unsized:
         some = "collective has a size" if len(unsized) == 1 else "collectives have sizes"
         yield Finding(

@@ -42,7 +42,7 @@ from commcc.serialization.fx.values import constants
 from commcc.serialization.metadata import INLINE, NO_VAL, decode_entry, decode_json, encode_json, is_lost
 from commcc.serialization.sections import group_json, group_of, note_of
 from commcc.serialization.shapes import contiguous_stride, format_val, parse_val, requires_grad_of, span
-from commcc.serialization.sources import refuse_constant
+from commcc.serialization.sources import finite_number, refuse_constant
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -61,7 +61,7 @@ _META, _CONSTANT = f"{COMMCC} meta ", f"{COMMCC} constant "
 
 
 _ENCODER = json.JSONEncoder(allow_nan=False)
-_DECODER = json.JSONDecoder(parse_constant=refuse_constant)
+_DECODER = json.JSONDecoder(parse_constant=refuse_constant, parse_float=finite_number)
 
 
 def dump(data: Any) -> str:

@@ -47,7 +47,7 @@ from commcc.serialization.pt2.schema import DTYPES, lookup
 from commcc.serialization.pt2.values import write_tensor
 from commcc.serialization.pt2.zip_files import ZipSink, open_zip
 from commcc.serialization.shapes import span
-from commcc.serialization.sources import refuse_constant
+from commcc.serialization.sources import finite_number, refuse_constant
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -213,7 +213,7 @@ def read_json(source: ZipSource, entry: str) -> Any:
     data = source.read(entry)
     try:
         text = data.decode()
-        return json.loads(text, parse_constant=refuse_constant, parse_int=_short_int)
+        return json.loads(text, parse_constant=refuse_constant, parse_float=finite_number, parse_int=_short_int)
     except UnicodeDecodeError:
         raise source.error("is not UTF-8 text", entry) from None
     except RecursionError:

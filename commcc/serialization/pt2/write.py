@@ -245,6 +245,8 @@ class GraphWriter:
         """What the graph returns, and whether that is one value instead of several."""
         if not self.top:
             single = isinstance(returned, fx.Node)
+            if not single and not isinstance(returned, (list, tuple)):
+                raise OutputError("a sub-graph returns neither a tensor nor a list", hint=TEXT_HINT)
             return [write_argument(item, self) for item in ([returned] if single else returned)], single
         outputs = []
         for leaf in pytree.tree_leaves(returned):

@@ -260,7 +260,8 @@ class CostModel:
             uneven=facts.kind is Kind.ALL_TO_ALL and bool(facts.splits),
             description=entry.description if entry is not None else "",
         )
-        if not sent and not got:
+        empty = first is not None and index.estimates.unknown.isdisjoint((launch, *facts.inputs))
+        if not sent and not got and not empty:
             where = "is not in the graph" if first is None else "is known only at run time"
             remedy = "" if first is None else "; give --hint"
             return transfer, f"a collective's size {where} and counts as 0 bytes{remedy}"
