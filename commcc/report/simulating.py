@@ -122,7 +122,8 @@ def view(document: Document, top: int) -> list[RenderableType]:
     shown += carried_line(document)
     if document["verified"] is not None:
         shown.append(verdict(document["verified"]))
-    written = [(name, document[name]) for name in ("trace", "html") if document[name] is not None]
+    labels = {"trace": "trace", "html": "page"}
+    written = [(label, document[key]) for key, label in labels.items() if document[key] is not None]
     return [*shown, *(Text.assemble(f"{name} written to ", (path, "bold")) for name, path in written)]
 
 
