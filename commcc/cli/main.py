@@ -185,7 +185,8 @@ def run(arguments: Sequence[str]) -> int:
     session.json = "--json" in arguments
     try:
         if not arguments and COMPLETION not in os.environ:
-            click.echo(make_group().get_help(click.Context(make_group(), info_name="commcc", **SETTINGS)), err=True)
+            group = make_group()
+            click.echo(group.get_help(group.make_context("commcc", [])), err=True)
             return EXIT_USAGE
         outcome = make_group().main(list(arguments), prog_name="commcc", standalone_mode=False, obj=session)
         session.write("")  # what the stream still holds is written, or refused, here
