@@ -72,6 +72,9 @@ MISTAKES = {
     "run g.fx.txt --passes bucket{": "cannot read 'bucket{'",
     "run g.fx.txt --preset auto --passes tag": "both say what to run",
     "run g.fx.txt --pipeline bad.yaml": "bad.yaml:2: not YAML",
+    "run g.fx.txt --passes tag -o o.fx.txt --dump-after-each locked/d": "cannot be written; name one with --dump",
+    "run g.fx.txt g.fx.txt --preset auto -o locked/out": "locked/out: cannot be written; choose another with -o",
+    "simulate cut --html cut.html": "cut: none of the graphs could be read; x.fx.txt: the graph 'f' has no return",
     "run folder --preset auto -o out": "folder: the folder is empty",
     "run logs --preset auto -o out": "logs: holds no graph files; graphs in logs are rewritten one by one; choose one",
     "simulate g.fx.txt --html page.txt": "unknown extension; use .html",
@@ -107,9 +110,11 @@ def place(tmp_path_factory) -> Path:
     (folder / "link.fx.txt").symlink_to("gone.fx.txt")
     with zipfile.ZipFile(folder / "rootless.pt2", "w") as archive:
         archive.writestr("version", "3")
-    for name in ("folder", "locked", "logs", "named.fx.txt", "unread"):
+    for name in ("cut", "folder", "locked", "logs", "named.fx.txt", "unread"):
         (folder / name).mkdir()
     (folder / "logs" / "run.log").touch()
+    for name in ("x.fx.txt", "y.fx.txt"):  # begin as a graph does
+        (folder / "cut" / name).write_text("class f(torch.nn.Module):\n    def forward(self, x):\n        pass\n")
     (folder / "unread" / "x.fx.txt").touch()
     return folder
 
