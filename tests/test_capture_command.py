@@ -230,6 +230,8 @@ def test_doctor(capsys, monkeypatch):
     checks = {each["name"]: each for each in json.loads(capsys.readouterr().out)["checks"]}
     assert checks["PyTorch"]["text"].startswith(torch.__version__)
     assert checks["commcc.inductor_pass"]["good"]
+    assert run(["doctor"]) == 0
+    assert capsys.readouterr().out.split()[:2] == ["versions", "commcc"]  # no empty header above
     monkeypatch.delattr("torch._inductor.custom_graph_pass.CustomGraphPass")
     assert run(["doctor", "-q"]) == 1
     assert capsys.readouterr().out == "missing: commcc.inductor_pass\n"

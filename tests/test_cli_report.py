@@ -210,6 +210,8 @@ def test_listing():
     assert "dynamo, cannot be loaded" in drawn(
         *inspecting.view_listing({**document, "graphs": [other, *document["graphs"]]})
     )
+    file = {**document["graphs"][0], "kind": "file"}
+    assert "kind" not in drawn(*inspecting.view_listing({**document, "graphs": [file, file]})) and "kind" in text
     assert "run.log holds 2 graphs" in text and "1,200" in text and "commcc inspect run.log::a/fw" in text
 
 

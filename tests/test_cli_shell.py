@@ -156,6 +156,8 @@ def test_no_arguments_shows_help_on_standard_error(capsys):
     out, err = capsys.readouterr()
     assert out == ""
     assert "Usage: commcc" in err
+    assert run(["--help"]) == 0
+    assert capsys.readouterr().out == err
 
 
 def test_short_help_flag(capsys):

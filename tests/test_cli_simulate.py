@@ -315,4 +315,4 @@ def test_html(graph, capsys):
     ok("simulate", graph, graph, "--html", path)
     assert b"<title>g.fx.txt and g.fx.txt - commcc simulate</title>" in path.read_bytes()
     out = output(capsys)
-    assert f"trace written to {graph.with_name('t.json')}" in out and f"html written to {path}" in out
+    assert f"trace written to {graph.with_name('t.json')}" in out and f"page written to {path}" in out

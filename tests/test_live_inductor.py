@@ -271,7 +271,7 @@ def test_twenty_steps_through_inductor(tmp_path):
         assert rank == found[0]
         for job, each in zip(jobs, rank, strict=True):
             assert each["compared"] > 1000
-            # What is computed again is fused with other ops there, which round otherwise, as the log has said.
+            # What is computed again is fused with other ops there, which round differently, as the log has said.
             assert each["equal"] or (job["model"] == "checkpointed" and each["foreseen"] and each["apart"] < 1e-5), job
 
 

@@ -1,4 +1,4 @@
-"""What may round otherwise is said before a graph runs, and nothing that does not."""
+"""What may round differently is said before a graph runs, and nothing that does not."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_sum_of_merged_parts_is_named():
     known = rounding_of(rewritten(reduced), fused=False)
     assert known.results == ("wait_tensor_default", "wait_tensor_default_1") and known.of == 3
     merged = "all_reduce_bucket_0 (all_reduce of [32], merged from all_reduce_default, all_reduce_default_1)"
-    assert known.text == f"2 of 3 results may round otherwise: {merged} adds up other parts"
+    assert known.text == f"2 of 3 results may round differently: {merged} adds up other parts"
     assert known.within == 1e-5 and known.to_json()["sums"] == list(known.sums)
 
 
@@ -55,7 +55,7 @@ def test_inductor_fuses_what_is_no_product():
     assert result.changed and not rounding_of(result, fused=False).results
     known = rounding_of(result, fused=True)
     assert known.results == ("sines", "mm_default") and known.of == 3
-    assert known.text == "2 of 3 results may round otherwise: Inductor fuses other ops"
+    assert known.text == "2 of 3 results may round differently: Inductor fuses other ops"
 
 
 def test_an_input_that_is_written_is_a_result():

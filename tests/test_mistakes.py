@@ -62,6 +62,7 @@ MISTAKES = {
     "bucket g.fx.txt --bucket-cap-mb 25MB": "bucket_cap_mb: expected auto or a number without a unit, got '25MB'",
     "bucket g.fx.txt --bucket-cap-mb nan": "expected a finite number",
     "bucket g.fx.txt --max-topo-span 1e30": "must be at most 1,000,000,000,000,000",
+    "bucket g.fx.txt --memory-budget 3": "an option of strategy overlap, auto and module, not of greedy",
     "bucket g.fx.txt --strategy best": "expected one of greedy, overlap",
     "reorder g.fx.txt --memory-budget 1e300": "memory_budget: must be at most",
     "run g.fx.txt": "nothing says what to run; give --passes",
@@ -71,9 +72,16 @@ MISTAKES = {
     "run g.fx.txt --passes bucket{": "cannot read 'bucket{'",
     "run g.fx.txt --preset auto --passes tag": "both say what to run",
     "run g.fx.txt --pipeline bad.yaml": "bad.yaml:2: not YAML",
+    "run g.fx.txt --passes tag -o o.fx.txt --dump-after-each locked/d": "cannot be written; name one with --dump",
+    "run g.fx.txt g.fx.txt --preset auto -o locked/out": "locked/out: cannot be written; choose another with -o",
+    "simulate cut --html cut.html": "cut: none of the graphs could be read; x.fx.txt: the graph 'f' has no return",
     "run folder --preset auto -o out": "folder: the folder is empty",
     "run logs --preset auto -o out": "logs: holds no graph files; graphs in logs are rewritten one by one; choose one",
     "simulate g.fx.txt --html page.txt": "unknown extension; use .html",
+    "explain g.fx.txt --worst few": "'few' is not a whole number; see 'commcc explain -h'",
+    "verify g.fx.txt g.fx.txt --numeric --tolerance low": "'low' is not a number; see 'commcc verify -h'",
+    "sweep g.fx.txt --param reorder.effort=1,2": "--pipeline FILE.yaml or --preset NAME",
+    "inspect cut.pt2": "not a readable zip archive: File is not a zip file; copy or save the file again",
     "explain g.fx.txt nobody": "no node 'nobody' in the graph",
     "diff g.fx.txt": "Missing argument 'AFTER'",
     "lint g.fx.txt --only nobody": "no rule 'nobody'; see 'commcc lint --rules'",
@@ -97,13 +105,16 @@ def place(tmp_path_factory) -> Path:
     (folder / "data.pkl").write_bytes(pickle.dumps({"a": 1}))
     (folder / "script.py").write_text("print(1)\n")
     (folder / "printed.txt").write_text(str(fx.symbolic_trace(lambda x: x + 1).graph))
+    (folder / "cut.pt2").write_bytes(b"PK\x03\x04" + bytes(100))
     (folder / "bad.yaml").write_text("a: [1\n")
     (folder / "link.fx.txt").symlink_to("gone.fx.txt")
     with zipfile.ZipFile(folder / "rootless.pt2", "w") as archive:
         archive.writestr("version", "3")
-    for name in ("folder", "locked", "logs", "named.fx.txt", "unread"):
+    for name in ("cut", "folder", "locked", "logs", "named.fx.txt", "unread"):
         (folder / name).mkdir()
     (folder / "logs" / "run.log").touch()
+    for name in ("x.fx.txt", "y.fx.txt"):  # begin as a graph does
+        (folder / "cut" / name).write_text("class f(torch.nn.Module):\n    def forward(self, x):\n        pass\n")
     (folder / "unread" / "x.fx.txt").touch()
     return folder
 

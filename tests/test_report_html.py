@@ -48,6 +48,8 @@ def test_columns_give_the_timeline_back():
     tail = timeline.step_ns - max(ends)
     assert sum(nodes["stall"][1]) + tail == timeline.exposed_ns > 0
     assert made["step"] == timeline.step_ns
+    assert {"busiest stream", "group streams, heads and tails"} < set(made["bound"]["parts"])
+    assert made["bound"]["name"] in made["bound"]["parts"]
     assert nodes["name"][made["peak"]] == index.names[prediction.memory.peak_at]
     assert made["metrics"]["step_ms"] == timeline.step_ns / 1e6
     assert made["metrics"]["nodes"] == len(index)

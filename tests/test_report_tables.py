@@ -138,8 +138,10 @@ def test_lint_without_findings_and_with_harmful_names(graph, capsys, browser):
             finding["text"], finding["remedy"], finding["details"] = HARMFUL, HARMFUL, [HARMFUL]
             for spot in finding["nodes"]:
                 spot["node"] = spot["module"] = HARMFUL
+                spot["line"] = 17561
     doc["graphs"][0]["graph"] = HARMFUL
     harmless(browser.open, Path("h.html"), lint_html(doc))
+    assert "line 17561" in text_of(browser.open(Path("h.html")), "#findings-table")
 
 
 @needs_browser

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import re
 import shutil
 from dataclasses import replace
@@ -88,6 +89,8 @@ def test_what_trains_sees_the_graphs_that_were_captured(level, words, graphs, tm
         (["-o", "out.pt2"], "-o of a folder of graphs is a folder"),
         (["--plan-out", "p.yaml"], "--plan-out of a folder of graphs is a folder"),
         (["-o", "not/there"], "does not exist"),
+        (["-o", "locked/out"], "locked/out: cannot be written; choose another with -o"),
+        (["--plan-out", "locked/plan"], "locked/plan: cannot be written; choose another with --plan-out"),
         (["-o", "graphs"], "would overwrite the input"),
         (["--dump-after-each", "d"], "are of one graph"),
         (["graphs"], "BACKWARD"),
@@ -95,6 +98,9 @@ def test_what_trains_sees_the_graphs_that_were_captured(level, words, graphs, tm
 )
 def test_what_a_folder_cannot_be_asked(more, words, graphs, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "locked").mkdir()
+    access = os.access  # root may write everywhere
+    monkeypatch.setattr(os, "access", lambda path, mode: str(path) != "locked" and access(path, mode))
     before = sorted(tmp_path.rglob("*"))
     assert run(["run", "graphs", *more, "--passes", "bucket"]) == 2
     error = capsys.readouterr().err

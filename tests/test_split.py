@@ -100,6 +100,7 @@ def test_small_hidden_and_cut_ones_stay_whole():
     program = split_graphs.columns()
     (step,) = split(program, min_mb=1).steps
     assert [each.reason.code for each in step.plan.left_out] == ["split_small"]
+    assert step.plan.left_out[0].reason.general == "is smaller than min_mb"
     assert split(program, min_exposed_us=1000).steps[0].plan.report.exposed == 0
     again = split(split(program, parts=2).program)
     assert {each.reason.code for each in again.steps[0].plan.left_out} == {"in_chunk"}

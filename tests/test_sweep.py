@@ -281,6 +281,17 @@ def test_the_page_in_a_browser(dark, graph, capsys, browser):
     assert wide, "the page scrolls sideways"
 
 
+@needs_browser
+def test_labels_of_a_narrow_plot_do_not_overlap(graph, capsys, browser):
+    page_of(capsys, graph)
+    shown = browser.open(Path("s.html"), size=(400, 1000))
+    boxes = shown.evaluate(
+        "[...document.querySelectorAll('svg text[text-anchor=middle]:not(.axis-name)')]"
+        ".map((t) => t.getBoundingClientRect()).map((box) => [box.left, box.right])"
+    )
+    assert len(boxes) > 1 and all(end < start for (_, end), (start, _) in itertools.pairwise(boxes)), boxes
+
+
 def equal_figures(doc: dict, *figures: str) -> None:
     """Makes all settings of a document equal in these figures, and those that are equal in all share a result."""
     settings = doc["settings"]

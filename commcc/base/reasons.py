@@ -91,7 +91,7 @@ WORDS = {
     "fixed": "{source}; {values} values depend on these",
     # split
     "in_chunk": "belongs to a chunk already",
-    "split_small": "is as small as {bytes}",
+    "split_small": "is smaller than min_mb ({bytes})",
     "split_sizes": "its sizes are not known",
     "split_kind": "no part of an {kind} is known to be apart from others",
     "split_form": "is no launch with one operand and a wait",
@@ -120,6 +120,7 @@ WORDS = {
 _GENERAL = {
     "far_apart": "stands nodes behind '...'",
     "held_too_long": "holding the result of '...' until then would pass the memory budget",
+    "split_small": "is smaller than min_mb",
 }
 _NODES = ("node", "launch", "user")
 

@@ -93,7 +93,7 @@ def capture_options() -> list[click.Parameter]:
             help="An example input, as in 'i64[1,8192]', where FUNCTION returns none. Can be given several times.",
         ),
         click.Option(
-            ["--device"], default="cuda:0", show_default=True, metavar="NAME", help="What devices in the graphs read."
+            ["--device"], default="cuda:0", show_default=True, metavar="NAME", help="Device that the graphs name."
         ),
         click.Option(
             ["--attention"],

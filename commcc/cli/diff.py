@@ -69,7 +69,14 @@ command = click.Command(
     params=[
         graph_argument("before"),
         graph_argument("after"),
-        click.Option(["--top"], type=click.IntRange(min=0), default=10, show_default=True, help="Lines of each list."),
+        click.Option(
+            ["--top"],
+            metavar="N",
+            type=click.IntRange(min=0),
+            default=10,
+            show_default=True,
+            help="Lines of each list.",
+        ),
         click.Option(["--all", "everything"], is_flag=True, help="Show every line of every list."),
         page_option("Write everything that changed, and a picture of it, as one self-contained page; .html."),
         cost_option(),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commcc.base.errors import EXIT_OK, InputError, OptionError, OutputError
-from commcc.base.files import GRAPH_FILES, replace_text
+from commcc.base.files import GRAPH_FILES, output_folder, replace_text
 from commcc.cli.stepping import Work
 
 if TYPE_CHECKING:
@@ -95,8 +95,8 @@ class _Places:
         for path, flag in ((folder, "-o"), (plans, "--plan-out")):
             if path is not None and (path.is_file() or path.suffix in (".yaml", ".yml", ".txt", ".gz", ".pt2")):
                 raise OutputError("is not a folder", where=str(path), hint=f"{flag} of a folder of graphs is a folder")
-            if path is not None and not path.is_dir() and not path.parent.is_dir():
-                raise OutputError(f"folder '{path.parent}' does not exist", where=str(path), hint="make it first")
+            if path is not None:
+                output_folder(path, f"choose another with {flag}")
         stems = {file.name: file.name[: -len(_extension(file.name))] for file in files}
         twice = sorted(name for name, stem in stems.items() if list(stems.values()).count(stem) > 1)
         if twice:

@@ -131,7 +131,12 @@ command = click.Command(
     params=[
         graph_argument(),
         click.Option(
-            ["--top"], type=click.IntRange(min=0), default=5, show_default=True, help="Largest collectives to list."
+            ["--top"],
+            metavar="N",
+            type=click.IntRange(min=0),
+            default=5,
+            show_default=True,
+            help="Largest collectives to list.",
         ),
         click.Option(
             ["--all", "everything"], is_flag=True, help="List every collective, with the evidence for its role."

@@ -208,6 +208,7 @@ command = click.Command(
         click.Option(["--ignore"], multiple=True, metavar="IDS", help="Do not run these rules.", shell_complete=_ids),
         click.Option(
             ["--top"],
+            metavar="N",
             type=click.IntRange(min=1),
             default=5,
             show_default=True,

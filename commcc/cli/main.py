@@ -50,6 +50,13 @@ if TYPE_CHECKING:
 COMPLETION = "_COMMCC_COMPLETE"
 EXIT_INTERRUPTED = 130
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+#: Click's words for values of a wrong type, and plain ones.
+_PLAINER = {
+    "is not a valid integer range": "is not a whole number",
+    "is not a valid integer": "is not a whole number",
+    "is not a valid float range": "is not a number",
+    "is not a valid float": "is not a number",
+}
 #: What writing to a full, broken or closed device fails with.
 _REFUSED = (errno.EBADF, errno.ENOSPC, errno.EFBIG, errno.EIO, errno.EDQUOT)
 EXIT_PIPE = 141
@@ -178,7 +185,8 @@ def run(arguments: Sequence[str]) -> int:
     session.json = "--json" in arguments
     try:
         if not arguments and COMPLETION not in os.environ:
-            click.echo(make_group().get_help(click.Context(make_group(), info_name="commcc")), err=True)
+            group = make_group()
+            click.echo(group.get_help(group.make_context("commcc", [])), err=True)
             return EXIT_USAGE
         outcome = make_group().main(list(arguments), prog_name="commcc", standalone_mode=False, obj=session)
         session.write("")  # what the stream still holds is written, or refused, here
@@ -216,7 +224,10 @@ def _as_told(error: Exception, command: str) -> CommccError:
     if isinstance(error, click.ClickException):
         context = error.ctx if isinstance(error, click.UsageError) else None
         path = context.command_path if context is not None else " ".join(dict.fromkeys(["commcc", command]))
-        return OptionError(error.format_message().rstrip("."), hint=f"see '{path} -h'")
+        said = error.format_message().rstrip(".")
+        for words, plain in _PLAINER.items():
+            said = said.replace(words, plain)
+        return OptionError(said, hint=f"see '{path} -h'")
     if isinstance(error, OSError) and error.filename is not None:
         return InputError(error.strerror or str(error), where=str(error.filename))
     if isinstance(error, OSError) and error.errno in _REFUSED:  # files are written elsewhere, and say their names

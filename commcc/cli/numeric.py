@@ -129,7 +129,7 @@ def run_options() -> list[click.Option]:
             default=0,
             show_default=True,
             metavar="S",
-            help="Of the synthetic inputs.",
+            help="Seed of the synthetic inputs.",
         ),
         click.Option(
             ["--timeout"],
@@ -137,7 +137,7 @@ def run_options() -> list[click.Option]:
             default=300.0,
             show_default=True,
             metavar="SECONDS",
-            help="When processes are ended that are not done.",
+            help="End processes that are not done by then.",
         ),
         click.Option(
             ["--groups"],

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from commcc.base.errors import EXIT_OK, OutputError, VerifyError
-from commcc.base.files import replace_text
+from commcc.base.files import output_folder, replace_text
 from commcc.base.text import plural, sentence
 from commcc.cli.parameters import (
     FILE,
@@ -32,6 +31,7 @@ from commcc.passes import registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
     from commcc.base.terms import Json
     from commcc.cli.session import Session
@@ -178,13 +178,9 @@ class Dumps:
 
     def __init__(self, session: Session, folder: str, target: Path, passes: Sequence[str]) -> None:
         self.session = session
-        self.folder = Path(folder)
+        self.folder = output_folder(folder, f"name one with {_DUMP_FLAG}")
         self.extension = next(each for each in _EXTENSIONS if target.name.lower().endswith(each))
         self.written: list[Path] = []
-        if self.folder.exists() and not self.folder.is_dir():
-            raise OutputError("is not a folder", where=str(self.folder), hint=f"name one with {_DUMP_FLAG}")
-        if not self.folder.parent.is_dir():
-            raise OutputError(f"folder '{self.folder.parent}' does not exist", where=str(self.folder))
         wanted = {self._name(n, name, d) for n, name in enumerate(passes, 1) for d in (False, True)}
         there = sorted(each.name for each in self.folder.iterdir()) if self.folder.exists() else []
         # What an earlier run of the same passes left is overwritten; of other passes it would pass for this run's.

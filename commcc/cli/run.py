@@ -43,8 +43,13 @@ and needs is shown of both together. What the forward launches and the backward 
 GRAPH may be a folder, as 'commcc capture' writes it: all of its graphs are rewritten, a forward with its backward as
 one step, and -o and --plan-out name folders.
 """
-#: How a pipeline is named on the command line.
-KINDS = ("passes", "pipeline", "preset", "plan")
+#: How a pipeline is named on the command line, and an example of each.
+KINDS = {
+    "passes": "--passes 'tag,bucket'",
+    "pipeline": "--pipeline FILE.yaml",
+    "preset": "--preset NAME",
+    "plan": "--plan FILE.yaml",
+}
 
 
 @click.pass_obj
@@ -80,7 +85,8 @@ def choose(session: Session, given: Mapping[str, str | None]) -> Named:
         return named[0]
     pipeline = None if session.config is None else session.config.pipeline
     if pipeline is None:
-        hint = "give --passes 'tag,bucket', --pipeline FILE.yaml, --preset NAME or --plan FILE.yaml"
+        ways = [KINDS[kind] for kind in given]
+        hint = f"give {', '.join(ways[:-1])} or {ways[-1]}"
         raise OptionError("nothing says what to run", hint=hint)
     session.used[pipeline.kind] = pipeline.value
     return pipeline

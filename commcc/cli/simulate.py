@@ -246,7 +246,12 @@ command = click.Command(
         hint_option(),
         step_option(),
         click.Option(
-            ["--top"], type=click.IntRange(min=0), default=10, show_default=True, help="Exposed collectives to list."
+            ["--top"],
+            metavar="N",
+            type=click.IntRange(min=0),
+            default=10,
+            show_default=True,
+            help="Exposed collectives to list.",
         ),
         *reading_options(),
         *common_options(),

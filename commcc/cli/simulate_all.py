@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commcc.base.errors import EXIT_OK, EXIT_USAGE, CommccError, OptionError, OutputError
-from commcc.base.files import replace_text
+from commcc.base.files import output_folder, replace_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -39,6 +39,7 @@ def simulate_all(session: Session, graph: str, items: Sequence[Item], request: R
     folder = page.with_suffix("")
     if folder.exists() and not folder.is_dir():
         raise OutputError("is a file, and pages of graphs go into a folder of that name", where=str(folder))
+    new = not output_folder(folder, "choose another with --html").exists()
     folder.mkdir(exist_ok=True)
     with session.working("loading PyTorch") as say:
         entries = []
@@ -48,7 +49,8 @@ def simulate_all(session: Session, graph: str, items: Sequence[Item], request: R
             target = folder / f"{number:03d}-{re.sub('[^A-Za-z0-9._-]+', '-', name)[:80]}.html"
             entries.append(_entry(session, (name, item), request, target, say))
     if not any(entry.page for entry in entries):
-        folder.rmdir()
+        if new:
+            folder.rmdir()
         raise OptionError(
             "none of the graphs could be read", where=graph, hint=f"{entries[0].name}: {entries[0].error}"
         )

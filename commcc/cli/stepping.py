@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commcc.base.errors import EXIT_OK, OptionError, OutputError
+from commcc.base.files import output_folder
 from commcc.cli.rewriting import judge
 
 if TYPE_CHECKING:
@@ -105,8 +106,8 @@ def _target(session: Session, request: Request, graph: str) -> Path:
     if request.output is None:
         return session.output(str(usual), serialization.EXTENSIONS)
     folder = Path(request.output)
-    if not folder.exists() and folder.parent.is_dir() and not folder.suffix:
-        folder.mkdir()
-    if not folder.is_dir():
-        raise OutputError("is not a folder", where=request.output, hint="-o of a forward and a backward is a folder")
+    hint = "-o of a forward and a backward is a folder"
+    if folder.suffix and not folder.is_dir():
+        raise OutputError("is not a folder", where=request.output, hint=hint)
+    output_folder(folder, hint if folder.exists() else "choose another with -o").mkdir(exist_ok=True)
     return session.output(str(Path(request.output) / usual.name), serialization.EXTENSIONS)

@@ -62,7 +62,7 @@ class Made:
     """What has been made of one graph. result: None where it stayed as it was, and why then. ranks: of its groups.
 
     groups: those that it names and the job does not have yet. number: among the graphs of the process, from 1.
-    rounding: which of its results may round otherwise; None where it stayed as it was.
+    rounding: which of its results may round differently; None where it stayed as it was.
     """
 
     result: RunResult | None

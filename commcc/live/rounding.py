@@ -1,7 +1,7 @@
-"""Which results of a rewritten graph may round otherwise than those of the input graph, said before it runs.
+"""Which results of a rewritten graph may round differently than those of the input graph, said before it runs.
 
     known = rounding_of(result, fused=True)     # fused: Inductor compiles it
-    known.text        # "3 of 9 results may round otherwise: all_reduce_bucket_0 (...) adds up other parts"
+    known.text        # "3 of 9 results may round differently: all_reduce_bucket_0 (...) adds up other parts"
 
 Two things change how numbers are rounded. A sum over other parts, as of a merged reduction, may add in another order:
 libraries choose the order by size. And Inductor fuses what stands together: a kernel over other ops, or over a part of
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Rounding:
-    """results: outputs that may round otherwise, by their names before, of how many.
+    """results: outputs that may round differently, by their names before, of how many.
 
     sums: those in other parts, in words. fused: whether Inductor is a reason. within: the part of a result's largest
     number that explains a difference.
@@ -47,7 +47,7 @@ class Rounding:
         first = f"{self.sums[0]} adds up other parts" if self.sums else ""
         more = f" (and {len(self.sums) - 1} more)" if len(self.sums) > 1 else ""
         causes = [*([first + more] if first else []), *(["Inductor fuses other ops"] if self.fused else [])]
-        return f"{len(self.results)} of {plural(self.of, 'result')} may round otherwise: {', and '.join(causes)}"
+        return f"{len(self.results)} of {plural(self.of, 'result')} may round differently: {', and '.join(causes)}"
 
     def to_json(self) -> dict[str, Json]:
         """For the summary of a job."""

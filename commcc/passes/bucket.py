@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from commcc.base.options import option, options_of
 from commcc.base.record import left_out as only_where_known
+from commcc.base.text import listed
 from commcc.graph.modules import syntax_problems
 from commcc.passes.base import Pass, PlanContext
 from commcc.passes.budget import budget_option
@@ -162,7 +163,7 @@ class Bucket(Pass):
         for name, each in options_of(type(self)).items():
             having = each.strategies
             if having and self.strategy not in having and getattr(self, name) != each.default:
-                yield f"{name} is an option of strategy {' and '.join(having)}, not of {self.strategy}"
+                yield f"{name} is an option of strategy {listed(having, None)}, not of {self.strategy}"
 
     @property
     def modules_given(self) -> tuple[str, ...]:

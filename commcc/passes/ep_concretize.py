@@ -60,7 +60,7 @@ class EpConcretize(Pass):
     """Which symbols; see the module docstring."""
 
     name: ClassVar[str] = "ep-concretize"
-    summary: ClassVar[str] = "put numbers for the symbols that stand for tokens"
+    summary: ClassVar[str] = "replace symbols that stand for tokens by numbers"
 
     symbols: str | tuple[str, ...] = option(
         MARKED,

@@ -15,7 +15,7 @@
    takes least in a simulation of that piece alone. The splits that gain most are kept if the simulated step of the
    whole graph becomes shorter and memory stays in the budget.
 4. Elements are computed and reduced as before, each by the same ranks. Of a matrix product a library may choose another
-   kernel for a part than for the whole, which may round otherwise, as for the chunks of ``ep-chunk``.
+   kernel for a part than for the whole, which may round differently, as for the chunks of ``ep-chunk``.
 
 The parts are annotated as chunks of a region, which the verifier proves as those of ``ep-chunk``. Limits: sizes are
 known; a collective with one operand and one wait; no cut of what is summed over, so that a gathered weight that is

@@ -31,6 +31,7 @@ def doctoring(checks: Sequence[Check]) -> dict[str, Json]:
 def view(document: Mapping[str, Any]) -> list[RenderableType]:
     """One table, with a row of blanks between its parts."""
     table = make_table("", "", " ", "  ", "   ")
+    table.show_header = False
     about = None
     for each in document["checks"]:
         mark, style = _MARKS[each["good"]]

@@ -154,15 +154,16 @@ def view_listing(document: Document) -> list[RenderableType]:
     graphs = document["graphs"]
     heading = f"{document['input']} holds {plural(len(graphs), 'graph')}"
     numbers = ("nodes", "collectives", "step", "exposed")
-    table = make_table(heading, "name", "kind", *numbers, numbers=numbers)
-    for graph in graphs:
-        kind = graph["kind"] if graph["loadable"] else f"{graph['kind']}, cannot be loaded"
+    kinds = [graph["kind"] if graph["loadable"] else f"{graph['kind']}, cannot be loaded" for graph in graphs]
+    about = () if set(kinds) == {"file"} else ("kind",)  # of a folder of files it would say nothing
+    table = make_table(heading, "name", *about, *numbers, numbers=numbers)
+    for graph, kind in zip(graphs, kinds, strict=True):
         inside = sum(graph.get("in_sub_graphs", {}).values())
         launches = count(sum(graph["collectives"].values()) + inside) if "collectives" in graph else ""
         times = [milliseconds(graph[key]) if key in graph else "" for key in ("step_ms", "exposed_ms")]
         if times[0] and not graph.keys().isdisjoint(_LACKING):
             times[0] = f">= {times[0]}"
-        table.add_text(graph["name"], kind, count(graph["nodes"]), launches, *times)
+        table.add_text(graph["name"], *(kind for _ in about), count(graph["nodes"]), launches, *times)
     shown: list[RenderableType] = [table, ""]
     shown += [Text(f"{graph['name']}: {graph['error']}") for graph in graphs if "error" in graph]
     if any("unknown_sizes" in graph for graph in graphs):

@@ -42,7 +42,7 @@ NOTHING = "."
 #: A step that is longer by less than this is not called so.
 _LONGER = 1.001
 _LEGEND = (
-    "D C: dispatch, combine launched; d c: waited for; 6: so many matmuls; n: token counts exchanged; "
+    "D C: dispatch, combine launched; d c: waited for; 6: number of matmuls; n: token counts exchanged; "
     "h: copied to the host; H: the host waits"
 )
 _STYLES = {"D": "bold green", "C": "bold green", "d": "yellow", "c": "yellow", "H": "bold red", NOTHING: "dim"}

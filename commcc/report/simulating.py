@@ -14,7 +14,7 @@ from commcc.base.text import change, count, milliseconds, plural, share
 from commcc.report.console import cut_short, make_table
 from commcc.report.documents import carried_line, collective, costs, cut_ends, cut_lines, document
 from commcc.report.inspecting import collectives_table
-from commcc.report.metrics import compare, costed_by, single, unknown_in
+from commcc.report.metrics import BOUND_LABELS, compare, costed_by, single, unknown_in
 from commcc.report.rewriting import verdict
 from commcc.timing.predict import milliseconds as in_ms
 from commcc.timing.simulate.breakdown import families, streams
@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from commcc.report.perfetto import Track
 
     Document = Mapping[str, Any]
-
-#: Names of bounds that the model calls otherwise.
-_BOUNDS = {"busiest lane": "busiest stream", "lanes, heads and tails": "group streams, heads and tails"}
 
 
 def simulation(tracks: Sequence[Track], **fields: Json) -> dict[str, Json]:
@@ -125,7 +122,8 @@ def view(document: Document, top: int) -> list[RenderableType]:
     shown += carried_line(document)
     if document["verified"] is not None:
         shown.append(verdict(document["verified"]))
-    written = [(name, document[name]) for name in ("trace", "html") if document[name] is not None]
+    labels = {"trace": "trace", "html": "page"}
+    written = [(label, document[key]) for key, label in labels.items() if document[key] is not None]
     return [*shown, *(Text.assemble(f"{name} written to ", (path, "bold")) for name, path in written)]
 
 
@@ -143,7 +141,7 @@ def _bounds(graphs: Sequence[Document]) -> Section:
             Text(milliseconds(graph["bound"]["parts"][name]), style="bold" if graph["bound"]["name"] == name else "")
             for graph in graphs
         ]
-        table.add_text(_BOUNDS.get(name, name), *cells)
+        table.add_text(BOUND_LABELS.get(name, name), *cells)
     steps = [(graph["bound"]["ms"], graph["metrics"]["step_ms"]) for graph in graphs]
     table.add_text("step time above the largest", *(change(*step) if step[0] else "" for step in steps))
     return table

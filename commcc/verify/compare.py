@@ -465,5 +465,5 @@ def compare_layouts(pair: Pair) -> None:
         pair.report.note(
             "value",
             relaid[0].node,
-            f"reads tensors with other strides than in BEFORE, and may round otherwise{more} ({ops})",
+            f"reads tensors with other strides than in BEFORE, and may round differently{more} ({ops})",
         )

@@ -9,7 +9,7 @@
     variants(2, compiled=True)[2].against       # 0: what Inductor makes of graph 1, against graph 1 op by op
     variants(2, compiled=True)[3].against       # 2: both through Inductor
 
-Every rank makes the same set from the same files and settings. Results of compiled code are rounded otherwise, since
+Every rank makes the same set from the same files and settings. Results of compiled code are rounded differently, since
 Inductor keeps intermediate results of what it fuses in more digits, so they are compared within the rounding of the
 least precise numbers in the graph.
 

@@ -110,7 +110,7 @@ class CapturedRun:
 def require_capturable(prepared: Prepared, called: str) -> None:
     """Raise :class:`InputError` for a program that cannot be recorded; called: what to call it."""
     if prepared.homes.device != CUDA:
-        raise InputError("--cuda-graphs needs a CUDA device", hint="leave it away on the CPU, where nothing is queued")
+        raise InputError("--cuda-graphs needs a CUDA device", hint="leave it out on the CPU, where nothing is queued")
     problems = list(_problems(prepared))
     if problems:
         node, reason = problems[0]

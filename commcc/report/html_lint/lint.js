@@ -13,7 +13,7 @@ function findingsOf(data) {
 }
 
 function place(spot) {
-  const line = spot.line === null ? "" : `line ${grouped(spot.line)}`;
+  const line = spot.line === null ? "" : `line ${spot.line}`;
   return [spot.node, line, spot.module, spot.source].filter(Boolean).join(", ");
 }
 

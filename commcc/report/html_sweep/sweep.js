@@ -3,6 +3,8 @@
 const MARGIN = { left: 92, right: 44, top: 20, bottom: 52 };
 /** Equal settings that are listed by name. */
 const MOST_EQUAL = 8;
+/** What a label below the plot takes, with the gap to the next one. */
+const TICK_WIDTH = 60;
 
 /** The figures of a setting: key, label, value from metrics, text. Less is better in all of them. */
 function figuresOf(data) {
@@ -50,13 +52,13 @@ class Scale {
     return this.from + ((value - this.low) / (this.high - this.low)) * (this.to - this.from);
   }
 
-  /** A few round values. `binary`: round in powers of two, for bytes. */
-  ticks(binary) {
+  /** A few round values, `most` of them at most. `binary`: round in powers of two, for bytes. */
+  ticks(binary, most = 7) {
     const span = this.high - this.low;
     const base = binary ? 2 : 10;
     let step = base ** Math.floor(Math.log(span / 5) / Math.log(base));
-    for (const times of binary ? [1, 2, 4] : [1, 2, 5, 10]) {
-      if (span / (step * times) <= 7) {
+    for (const times of binary ? [1, 2, 4, 8] : [1, 2, 5, 10, 20, 50]) {
+      if (span / (step * times) <= most) {
         step *= times;
         break;
       }
@@ -249,7 +251,8 @@ class SweepPage {
   axisLines(across, up, width, height) {
     const { x, y } = this.axes;
     const parts = [];
-    for (const value of across.ticks(x.text === bytes)) {
+    const most = Math.max(2, Math.min(7, Math.floor((across.to - across.from) / TICK_WIDTH)));
+    for (const value of across.ticks(x.text === bytes, most)) {
       const at = across.at(value);
       parts.push(draw("line", { class: "grid", x1: at, x2: at, y1: MARGIN.top, y2: height - MARGIN.bottom }));
       parts.push(draw("text", { x: at, y: height - MARGIN.bottom + 18, "text-anchor": "middle" }, tickText(x, across, value)));

@@ -149,7 +149,9 @@ def open_zip(path: Path) -> Iterator[ZipSource]:
     try:
         handle = zipfile.ZipFile(path)
     except _ZIP_ERRORS as error:
-        raise InputError(f"not a readable zip archive: {_show(error)}", where=str(path)) from None
+        raise InputError(
+            f"not a readable zip archive: {_show(error)}", where=str(path), hint="copy or save the file again"
+        ) from None
     with handle:
         yield ZipSource(path, handle)
 
