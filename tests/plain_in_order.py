@@ -33,10 +33,9 @@ class _Job:
     """A launch and its waits. Positions are those of the graph's own order.
 
     release: from here on its input is there, but for what waits ``behind`` bring. deadline: the first node that needs
-    its result. takes: bytes that are live from its launch on. holds: buffers that are there until its wait. gives: those
-    that are made behind it by what trails. early: launch
-    it as late as possible. latest: ns at which it should begin. ready: the position from which on it can be launched;
-    None while something it waits for has no place yet.
+    its result. takes: bytes that are live from its launch on. holds: buffers that are there until its wait. gives:
+    those that are made behind it by what trails. early: launch it as late as possible. latest: ns at which it should
+    begin. ready: the position from which on it can be launched; None while something it waits for has no place yet.
     """
 
     launch: int
@@ -75,11 +74,16 @@ class _Turn(NamedTuple):
 
 def in_order(problem: Problem, limits: Limits) -> Ints:
     """A legal order of all nodes; deterministic. It may take more memory than estimated here: judge it."""
+    return placed(problem, limits).order()
+
+
+def placed(problem: Problem, limits: Limits) -> _Line:
+    """The line once all collectives have their places."""
     line = _Line(problem, limits)
     while True:
         turns = [(turn, stream) for stream in line.streams if (turn := line.next(stream)) is not None]
         if not turns:
-            return line.order()
+            return line
         line.place(*min(turns, key=lambda pair: (pair[0].ns, pair[0].job.launch)))
 
 

@@ -59,6 +59,29 @@ def test_plain_python_makes_the_same(seed, more, flights, prefetch):
     assert in_order(problem, limits).tolist() == plain_in_order.in_order(problem, limits).tolist()
 
 
+@RELAXED
+@given(SEEDS, MORE, FLIGHTS, PREFETCH)
+def test_no_compute_has_more_around_it_than_is_counted(seed, more, flights, prefetch):
+    problem = problem_of(seed)
+    _check_counted(problem, limits_of(problem, more, flights, prefetch))
+
+
+@pytest.mark.parametrize("more", [100, 105, 120])
+def test_what_several_collectives_need_is_counted_until_the_last_of_them(more):
+    """All-reduces of one reduce-scatter's result: it is there until the last one is done."""
+    index = build_index(load(next(SAMPLES.glob("tiny_llama_hsdp_bw.fx.txt*"))))
+    problem = Problem(index, load_model("h100").price(index))
+    _check_counted(problem, Limits(live_bytes(index).peak_bytes * more // 100))
+
+
+def _check_counted(problem, limits):
+    line = plain_in_order.placed(problem, limits)
+    order = line.order().tolist()
+    for node, live in zip(order, problem.memory.live(order).live, strict=True):
+        if problem.index.compute[node] and not _behind_a_wait(problem, node):
+            assert live <= line.live[node]
+
+
 @pytest.mark.parametrize("name", ["tiny_llama_fsdp2_tp2_bw", "tiny_moe_fsdp4_ep2_bw", "tiny_llama_hsdp_bw"])
 def test_plain_python_makes_the_same_of_samples(name, monkeypatch):
     """Kernels that are not compiled check the bounds of arrays."""

@@ -10,7 +10,10 @@ would take without any stall:
   would come late; it may be late itself by a few times its own duration;
 * a wait goes where the collective is done by then, or where its result is needed.
 
-Nothing moves to where the memory budget or another limit would be passed; then a collective stalls.
+Nothing moves to where the memory budget or another limit would be passed; then a collective stalls. What is live is
+known at each compute node: a wait that comes later keeps what it reads, up to the last of several waits that read it,
+and what is made from its result comes later too. Between compute nodes, where buckets are put together, there may be
+more.
 
 What moves, and from where to where, is found in :mod:`commcc.schedule.line_jobs`.
 

@@ -146,16 +146,15 @@ def _around(graph: Graph, line: Line, job: int, items: int, write: int) -> int:
 @compiled
 def _held(graph: Graph, line: Line, job: int, items: int, write: int) -> int:
     """Find the buffers that have to be there until the waits; the items so far."""
-    rows, launch, mark = graph.rows, line.jobs[job].launch, job + 1
+    rows, launch = graph.rows, line.jobs[job].launch
     for k in range(rows[launch].waits, rows[launch + 1].waits):
         wait = graph.items[k]
         for each in range(rows[wait].touched, rows[wait + 1].touched):
-            buffer, facts = line.buffers[graph.items[each]], graph.buffers[graph.items[each]]
-            if buffer.seen != mark and not facts.kept and not facts.input:
-                buffer.seen = mark
-                if write:
-                    line.items[items] = graph.items[each]
-                items += 1
+            buffer, facts = graph.items[each], graph.buffers[graph.items[each]]
+            if line.buffers[buffer].seen == job + 1 or facts.kept or facts.input:
+                continue
+            line.buffers[buffer].seen = job + 1
+            items = _item(line, buffer, items, write)
     line.jobs[job].gives = items
     return items
 
@@ -163,28 +162,35 @@ def _held(graph: Graph, line: Line, job: int, items: int, write: int) -> int:
 @compiled
 def _given(graph: Graph, line: Line, job: int, items: int, write: int) -> int:
     """Find the buffers that are made by what comes later where the waits do; the items so far."""
-    rows, nodes, stack, mark = graph.rows, line.nodes, line.stack, 2 * len(line.jobs) + job + 1
-    launch, top = line.jobs[job].launch, 0
+    rows, stack, mark, top = graph.rows, line.stack, 2 * len(line.jobs) + job + 1, 0
+    launch = line.jobs[job].launch
     for k in range(rows[launch].waits, rows[launch + 1].waits):
         stack[top] = graph.items[k]
         top += 1
     while top:
         top -= 1
         node = stack[top]
+        for each in range(rows[node].made, rows[node + 1].made):
+            buffer = graph.items[each]
+            ahead = line.nodes[node].seen != mark  # a wait
+            if not ahead and line.buffers[buffer].maker == node and not graph.buffers[buffer].input:
+                items = _item(line, buffer, items, write)
         for k in range(rows[node].users, rows[node + 1].users):
-            user = graph.items[k]
-            facts = graph.nodes[user]
-            if nodes[user].seen == mark or not nodes[user].trails or facts.stream >= 0 or facts.waited >= 0:
+            user, facts = graph.items[k], graph.nodes[graph.items[k]]
+            if line.nodes[user].seen == mark or not line.nodes[user].trails or facts.stream >= 0 or facts.waited >= 0:
                 continue
-            nodes[user].seen = mark
+            line.nodes[user].seen = mark
             stack[top] = user
             top += 1
-            for each in range(rows[user].made, rows[user + 1].made):
-                if line.buffers[graph.items[each]].maker == user and not graph.buffers[graph.items[each]].input:
-                    if write:
-                        line.items[items] = graph.items[each]
-                    items += 1
     return items
+
+
+@compiled
+def _item(line: Line, item: int, items: int, write: int) -> int:
+    """Count an item, or write it."""
+    if write:
+        line.items[items] = item
+    return items + 1
 
 
 @compiled
@@ -205,15 +211,11 @@ def _input(graph: Graph, line: Line, job: int, items: int, write: int) -> int:
     mine.release, mine.behind = min(release, launch), items
     for k in range(top):
         if _is_wait(graph, stack[k]):
-            if write:
-                line.items[items] = stack[k]
-            items += 1
+            items = _item(line, stack[k], items, write)
     mine.prepares = items
     for k in range(top):
         if not nodes[stack[k]].works or nodes[stack[k]].own == mark:
-            if write:
-                line.items[items] = stack[k]
-            items += 1
+            items = _item(line, stack[k], items, write)
     mine.holds = items
     return items
 
