@@ -78,7 +78,7 @@ def _check_counted(problem, limits):
     line = plain_in_order.placed(problem, limits)
     order = line.order().tolist()
     for node, live in zip(order, problem.memory.live(order).live, strict=True):
-        if problem.index.compute[node] and not _behind_a_wait(problem, node):
+        if problem.index.compute[node]:
             assert live <= line.live[node]
 
 
