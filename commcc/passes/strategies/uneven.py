@@ -44,7 +44,7 @@ UNEVEN = -2
 #: A step is shorter where it is by one of so many parts, and much the same where it is no longer by as much.
 _SAME, _LEVEL = 5000, 5000
 #: Schedules of a bucketing. One whose step becomes longer than the best one by so much, in permille, is given up, and
-#: where that is the first there is no other.
+#: where the first two are there is no other.
 _SCHEDULES, _LONGER = 3, 1
 #: So many times the limit on what a bucket spans, which keeps equal ones from taking memory: here memory is judged.
 _SPAN = 4
