@@ -426,8 +426,8 @@ class _Search:
 def _lined(problem: Schedulable, limits: Limits, own_peak: int) -> SearchResult:
     """No result by itself: it keeps the limits by estimates, the scheduler keeps them node by node.
 
-    The scheduler cannot save memory that its base takes, so where that passes the budget, and what the graph's own order
-    takes, it is made again with less.
+    The scheduler cannot save memory that its base takes, so where that passes the budget, and what the graph's own
+    order takes, it is made again with less.
     own_peak: of the graph's own order, which is allowed at first, since nothing can move where that passes the budget.
     """
     allowed = limits if limits.budget is None else replace(limits, budget=max(limits.budget, own_peak))
