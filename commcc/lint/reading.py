@@ -79,7 +79,7 @@ def _rules(node: Node) -> dict[str, Chosen]:
     rules: dict[str, Chosen] = {}
     for name, each in ({} if node.is_null else node.entries()).items():
         if name not in BY_ID:
-            each.fail(f"{unknown_rule(name)} (see 'commcc lint --rules')")
+            each.fail(f"{unknown_rule(name)}, see lint --rules")
         else:
             rules[name] = _chosen(each, BY_ID[name])
     return rules
