@@ -191,3 +191,28 @@ def test_only_some_of_a_coalesced_launch_are_waited_for():
         return g.program(*[g.wait(p) if i < waits else p for i, p in enumerate(parts)])
 
     differs(make(2), make(1), "wait")
+
+
+@pytest.mark.parametrize("end", [2**63, 2**63 + 1, 2**200])
+def test_numbers_that_no_op_takes_are_not_proved(end):
+    """An end of a slice behind the last element means all, but not one that PyTorch refuses."""
+
+    def make(given):
+        g = Graph()
+        part = g(aten.slice.Tensor, g.input("x", 4, 3), 0, 1, 4)
+        program = g.program(part)
+        part.update_arg(3, given)
+        return program
+
+    proved(make(4), make(2**63 - 1))
+    (gap,) = undecided(make(4), make(end)).unproved
+    assert f"{end} has more than 64 bits" in str(gap)
+
+
+def test_scalars_may_be_larger():
+    def make():
+        g = Graph()
+        full = g(aten.full.default, [2], 2**63 + 5, dtype=torch.uint64)
+        return g.program(full, g.input("x", 2))
+
+    proved(make(), make())

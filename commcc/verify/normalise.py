@@ -41,6 +41,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import fx
+from torch._ops import OpOverload
+from torch.utils import _pytree as pytree
 
 from commcc.graph.copying import copy_node
 from commcc.graph.ops import argument, collective_of, group_size_of, op_name
@@ -54,6 +56,9 @@ if TYPE_CHECKING:
 
     from commcc.graph.program import Program
     from commcc.verify.verdict import Report
+
+#: Whole numbers that ops take are less than this.
+_WORD = 1 << 63
 
 # Order
 _OPS = frozenset({"placeholder", "get_attr", "call_function", "output"})
@@ -73,6 +78,8 @@ def check_order(graph: fx.Graph, report: Report, which: str) -> bool:
             problems.append("comes after the output")
         if node.op not in _OPS:
             report.gap("value", node.name, f"is a {node.op} node: only op calls can be compared{which}")
+        for number in _too_large(node):
+            report.gap("value", node.name, f"no PyTorch can run this: {number} has more than 64 bits{which}")
         finished = finished or node.op == "output"
         seen.add(node)
         for problem in problems:
@@ -81,6 +88,22 @@ def check_order(graph: fx.Graph, report: Report, which: str) -> bool:
     if not finished:
         report.differs("order", "", f"the graph returns nothing: it has no output node{which}")
     return fine and finished
+
+
+def _too_large(node: fx.Node) -> list[int]:
+    """Whole numbers among the operands of an op that do not fit where it takes them; as scalars they may be larger."""
+    if not any(map(_has_large, (*node.args, *node.kwargs.values()))) or not isinstance(node.target, OpOverload):
+        return []
+    named = {each.name: str(each.type) for each in node.target._schema.arguments}
+    given = {**dict(zip(named, node.args, strict=False)), **node.kwargs}
+    whole = [value for name, value in given.items() if "int" in named.get(name, "").lower()]
+    return [leaf for leaf in pytree.tree_leaves(whole) if _has_large(leaf)]
+
+
+def _has_large(value: object) -> bool:
+    if type(value) is int:
+        return not -_WORD <= value < _WORD
+    return isinstance(value, (list, tuple)) and any(map(_has_large, value))
 
 
 # Control edges
