@@ -62,7 +62,8 @@ def test_nothing_is_a_known_size(capsys, tmp_path):
 def test_a_mesh_has_no_size():
     """PyTorch 2.13 hands the mesh of DTensors to the backward, and takes it out of a larger one for that."""
     pytest.importorskip("torch.distributed.tensor")
-    pytest.importorskip("torch.distributed._ops.device_mesh", reason="this PyTorch has no such op")
+    if not hasattr(pytest.importorskip("torch.distributed._ops.device_mesh"), "_get_submesh"):
+        pytest.skip("this PyTorch has no such op")
     text = TEXT.replace("x:", "mesh, x:").replace("index.Tensor(x, [m])", "relu.default(x)")
     text = text.replace(
         "return (wait,)", "part = torch.ops.device_mesh._get_submesh(mesh, [1])\n        return (wait, part)"
