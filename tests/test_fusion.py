@@ -11,6 +11,8 @@ import torch
 
 from commcc.graph.index import build_index
 from commcc.graph.ops.kernels import Work
+from commcc.passes.options import parse_pipeline
+from commcc.run.pipeline import run
 from commcc.serialization import load
 from commcc.timing.cost.fusion import Chains
 from commcc.timing.cost.operations import operations
@@ -86,6 +88,36 @@ def test_the_first_of_several_readers_decides():
     early = g.call(aten.mm.default, grad, again)
     late = g.call(aten.mul.Tensor, g.call(aten.mm.default, early, w), again)
     assert g.costs(late) == {"sigmoid": (T, T, 1), "mm": (2 * T, T, 1), "mm_1": (2 * T, T, 1), "mul": (2 * T, T, 1)}
+
+
+def late_gradient(g: Graph, *, grown: bool = False):
+    """A norm's gradient, summed over the batch, and another one, which a kernel takes together, two matmuls later."""
+    x, incoming, w = g.input(), g.input(), g.input()
+    product = g.call(aten.mul.Tensor, x, incoming)
+    first = g.call(aten.add.Tensor, product, x)
+    total = g.call(aten.sum.dim_IntList, product, [0])
+    small = g.call(aten.mul.Tensor, total, incoming) if grown else g.call(aten.neg.default, total)
+    second = g.call(aten.mm.default, g.call(aten.mm.default, first, w), w)
+    return first, g.call(aten.cat.default, [small, second] if grown else [small, g.call(aten.select.int, second, 0, 0)])
+
+
+def test_a_sum_stays_with_its_operands():
+    g = Graph()
+    costs = g.costs(*late_gradient(g))
+    assert costs["mul"][2] == 1, "one kernel reads x and the incoming gradient"
+    assert costs["mul"][0] + costs["add"][0] + costs["sum_1"][0] == 2 * T
+    assert [costs[name][1] for name in ("mul", "add", "sum_1", "neg")] == [0, T, 0, T // N]
+    chains = Chains(g.built, Traffic(g.built))
+    assert len({chains.of[g.built.position[name]] for name in ("mul", "add", "sum_1", "neg")}) == 1
+
+
+def test_a_sum_that_something_large_is_computed_from_goes_along_with_it():
+    g = Graph()
+    costs = g.costs(*late_gradient(g, grown=True))
+    chains = Chains(g.built, Traffic(g.built))
+    at = {name: chains.of[g.built.position[name]] for name in ("mul", "sum_1", "mul_1")}
+    assert at["sum_1"] == at["mul_1"]
+    assert costs["mul_1"][1] == T
 
 
 def test_a_read_stays_before_the_write_that_must_follow_it():
@@ -337,6 +369,21 @@ def test_fusing_never_costs_more(seed: int):
             assert operation.read_bytes <= plain[i].read_bytes
             assert operation.written_bytes <= plain[i].written_bytes
             assert operation.kernels <= plain[i].kernels
+
+
+@pytest.mark.parametrize("name", ["tiny_llama_fsdp4_bw", "tiny_llama_fsdp2_tp2_bw", "tiny_moe_fsdp4_ep2_bw"])
+def test_merging_changes_no_other_kernel(name: str):
+    """Gradients wait for each other, then for one launch; what they are computed with is read where it was."""
+    program = load(Path(__file__).parents[1] / "sample_graphs" / f"{name}.fx.txt.gz")
+    result = run(program, parse_pipeline("bucket{strategy=greedy,bucket_cap_mb=1000}")).program
+    before, after = build_index(program), build_index(result)
+    assert len(after.launches) < len(before.launches)
+    old = {before.names[i]: o for i, o in operations(before, fused=True).items()}
+    new = {after.names[i]: o for i, o in operations(after, fused=True).items()}
+    kept = [name for name in old.keys() & new.keys() if name not in {before.names[i] for i in before.launches}]
+    assert len(kept) > 200
+    for name in kept:
+        assert (new[name].read_bytes, new[name].kernels) == (old[name].read_bytes, old[name].kernels), name
 
 
 def test_the_same_graph_gives_the_same_operations():

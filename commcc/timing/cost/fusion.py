@@ -8,7 +8,10 @@ Rules:
 1. A chain is a connected set of fusable nodes of one *level*. The level of a kernel or collective is the
    largest number of kernels, collectives and order edges on any path to it. A fusable node, view or
    constant has the level of the first node that needs it, so that what is cheap is made where it is
-   used; without readers its level is counted as for kernels.
+   used. Where nothing needs it, its level is counted as for kernels; and so is that of a *summary*, a result
+   with fewer elements than an operand, and of what is computed from it up to the next kernels, unless
+   something there has more elements than the summary or another count. The sum over a batch that is a norm's
+   gradient stays with what reads the batch, however late a collective takes it.
 2. Views and constants between members belong to the chain.
 3. What several members read enters once, paid for by the first reader in graph order.
 4. A result leaves if something outside the chain reads it, through views or not, or if it is returned.
@@ -17,8 +20,9 @@ Rules:
 7. A chain next to a matmul is not fused into it.
 
 No chain waits for something that waits for the chain. Let a(n) be the count that rule 1 makes for
-kernels, taken for every node. The level l(n) is at least a(n), and no larger than that of any reader
-(one less for an order edge); so levels never fall along an edge. They rise on every order edge, and on
+kernels, taken for every node. The level l(n) is at least a(n), and no larger than that of any reader (one
+less for an order edge), be it a(n) or that of the first reader; so levels never fall along an edge. They rise
+on every order edge, and on
 every edge out of a kernel k, since l(n) >= a(n) > a(k) = l(k). A cycle between chains and other nodes
 would hence be of one level, without kernels and order edges: only edges from a fusable node, view or
 constant to another one of the same level. If the first of the two is in a chain, both are in the same
@@ -37,9 +41,11 @@ fit, fuse chains that merely read the same tensor, and recompute cheap values in
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from commcc.graph.ops.indexing import LOOKUPS
 from commcc.graph.ops.kernels import Work
 
 if TYPE_CHECKING:
@@ -89,8 +95,43 @@ class Chains:
         self._find_readers()
 
     def _formed(self, index: GraphIndex) -> tuple[list[int], tuple[int, ...]]:
-        levels = _levels(index, self.member, self._passive)
+        levels = _counts(index, self.member, self._passive)
+        late = [fits or free for fits, free in zip(self.member, self._passive, strict=True)]
+        for summary in self._summaries(late, levels):
+            late[summary] = False
+        _delay(index, late, levels)
         return levels, _chains(index, self.member, self._passive, levels)
+
+    def _summaries(self, cheap: Sequence[bool], counts: Sequence[int]) -> list[int]:
+        """Members that are smaller than an operand, and what is computed from them up to kernels, if nothing there is
+        larger or has another count. cheap: members, views and constants.
+        """
+        index, member = self._index, self.member
+        elements = self._traffic.elements
+        # The most elements that members handle on the ways from a node to kernels.
+        behind = [0] * len(index)
+        smaller = set[int]()
+        for node in range(len(index) - 1, -1, -1):
+            if not cheap[node]:
+                continue
+            preds, most, count = index.data_preds[node], behind[node], counts[node]
+            if member[node]:
+                own = elements[node]
+                largest = max([elements[pred] for pred in preds], default=0)
+                if most <= own < largest and index.ops[node] not in LOOKUPS:
+                    smaller.add(node)
+                most = max(most, own, largest)
+            for pred in preds:
+                if counts[pred] != count:
+                    behind[pred] = sys.maxsize
+                elif behind[pred] < most:
+                    behind[pred] = most
+        summaries = sorted(smaller)
+        for node in summaries:  # grows
+            new = [user for user in index.users[node] if cheap[user] and user not in smaller]
+            smaller.update(new)
+            summaries += new
+        return summaries
 
     def _find_readers(self) -> None:
         """Who reads each result, through views, and whether a kernel or the output does."""
@@ -205,14 +246,13 @@ def _has_cycle(index: GraphIndex, of: Sequence[int]) -> bool:
     return done < len(set(stands))
 
 
-def _levels(index: GraphIndex, member: Sequence[bool], passive: Sequence[bool]) -> list[int]:
-    """Level of every node, see the module's first rule."""
-    levels = _counts(index, member, passive)
+def _delay(index: GraphIndex, late: Sequence[bool], levels: list[int]) -> None:
+    """Turns counts into levels: of nodes that are late, that of what needs them first; see the module's first rule."""
     before: list[int | None] = [None] * len(index)
     ops, users, data_preds, order_preds = index.ops, index.users, index.data_preds, index.order_preds
     for i in range(len(index) - 1, -1, -1):
         # A kernel has the level of its own path; only what is cheap moves to where it is used.
-        if (member[i] or passive[i]) and data_preds[i]:
+        if late[i] and data_preds[i]:
             readers = [levels[user] for user in users[i] if ops[user] != "output"]
             latest = before[i]
             if readers:
@@ -220,7 +260,6 @@ def _levels(index: GraphIndex, member: Sequence[bool], passive: Sequence[bool]) 
         for p in order_preds[i]:
             known = before[p]
             before[p] = levels[i] - 1 if known is None else min(known, levels[i] - 1)
-    return levels
 
 
 def _counts(index: GraphIndex, member: Sequence[bool], passive: Sequence[bool]) -> list[int]:

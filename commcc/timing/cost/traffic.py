@@ -69,6 +69,12 @@ class Traffic:
                     self.bytes[i] = min(self.bytes[i], self.bytes[source])
                     break
 
+    @cached_property
+    def elements(self) -> list[int]:
+        """Elements of every node's result, as many as are really there."""
+        itemsizes = [held[0].itemsize if held else 1 for held in self._held]
+        return [size // itemsizes[kind] for size, kind in zip(self.bytes, self.kinds, strict=True)]
+
     def is_constant(self, node: int) -> bool:
         """Whether the node makes values that a compiler would not load from memory."""
         return self._index.ops[node] in UNREAD
