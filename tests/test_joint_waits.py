@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -9,8 +11,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from commcc.capture.importing import from_graph_module
 from commcc.capture.world import Layout, fake_world
 from commcc.graph.ops import is_wait
+from commcc.graph.program import Note
 from commcc.live import graph_pass
-from commcc.serialization.loading import load
+from commcc.serialization.fx import parse_text
+from commcc.serialization.loading import _with_plain_waits, load
 from commcc.verify import verify
 
 C10D = torch.ops._c10d_functional
@@ -51,6 +55,14 @@ def test_each_result_is_a_wait_of_its_own(tmp_path):
     assert verify(written(tmp_path, [APART, after], "wait_tensor", "wait_tensor_1"), joint).status == "proved"
     assert verify(written(tmp_path, [APART, after], "wait_tensor_1", "wait_tensor"), joint).status == "different"
     joint.graph.lint()
+
+
+def test_nothing_is_said_to_be_unknown_that_is_taken_apart(tmp_path):
+    """Of a .pt2, where this PyTorch does not have the op."""
+    note = Note("_c10d_functional.wait_tensors.default is not registered with this PyTorch; it is kept")
+    for call, left in (("([all_reduce, all_reduce_1])", 0), ("(all_reduce)", 1)):
+        text = GRAPH.format(lines=JOINT.partition("(")[0] + call, first="a", second="b")
+        assert len(_with_plain_waits(replace(parse_text(text, "here"), notes=(note,))).notes) == left
 
 
 def test_a_tensor_that_nobody_reads_is_waited_for(tmp_path):

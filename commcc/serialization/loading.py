@@ -98,13 +98,15 @@ def _with_plain_waits(program: Program) -> Program:
     """The program just read, with a wait for each tensor; in sub-graphs too."""
     from torch import fx
 
-    from commcc.graph.joint_waits import take_apart
+    from commcc.graph.joint_waits import WAITS, take_apart
 
-    take_apart(program.graph)
+    apart = take_apart(program.graph)
     for module in program.root.modules():
         if isinstance(module, fx.GraphModule) and take_apart(module.graph):
+            apart = True
             module.recompile()
-    return program
+    # Older PyTorch does not know the op, but nothing is lost.
+    return replace(program, notes=tuple(n for n in program.notes if WAITS not in n.text)) if apart else program
 
 
 def _with_facts(program: Program, graph: GraphText) -> Program:
