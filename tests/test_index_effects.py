@@ -91,6 +91,20 @@ def test_events_of_streams_order_all_around_them():
     assert index.warnings == (f"'{event.name}' (streams.record_event) orders streams: nothing moves across it",)
 
 
+def test_what_runs_in_a_memory_pool_stays_in_it():
+    """PyTorch 2.15 has the two ends of such a region in its graphs; no PyTorch needs to know them here."""
+    b = GraphBuilder()
+    x = b.placeholder("x", (4,))
+    begin = add(b, OpaqueOp("mempool.begin.default"), 0, 1)
+    inside = b.call(aten.neg.default, x)
+    end = add(b, OpaqueOp("mempool.end.default"), 0, 1)
+    after = b.call(aten.abs.default, x)
+    index = build_index(b.program([inside, after], {}))
+    assert before(index, begin.name, inside.name) and before(index, inside.name, end.name)
+    assert before(index, end.name, after.name)
+    assert index.warnings[0] == f"'{begin.name}' (mempool.begin) begins or ends a memory pool: nothing moves across it"
+
+
 def test_gradients_that_are_accumulated_are_written():
     importlib.import_module("torch._inductor.inductor_prims")
     b = GraphBuilder()

@@ -77,6 +77,12 @@ def test_unknown_communication():
     assert nodes(found) == ["b"] and "unknown way" in found.text
 
 
+@pytest.mark.parametrize("op", ["streams.synchronize_event", "mempool.begin"])
+def test_what_only_orders_is_no_communication(op):
+    text = graph("a", f"s = torch.ops.{op}.default(0, 1)", "m = mm(a, a)", returns="m")
+    assert findings("unknown-communication", text) == []
+
+
 RECEIVED = 'b: "f32[8, 8][8, 1]cuda:0" = torch.ops._c10d_functional.irecv.default(a, 0, 0, "0")'
 BEGUN = 'b: "f32[8, 8][8, 1]cuda:0" = torch.ops.mine.begin.default(a)'
 

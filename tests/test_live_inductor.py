@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from functools import partial
 
 import pytest
 import torch
@@ -119,6 +120,23 @@ def test_landmarks_are_in_settings_that_are_made_among_them():
         assert "_pre_fusion_custom_pass" in hook.settings
     with inductor_config.patch(_pre_fusion_custom_pass=lambda nodes: nodes):
         assert "_pre_fusion_custom_pass" not in hook.settings
+
+
+def test_launches_stay_where_inductor_could_move_them_ahead():
+    """PyTorch 2.15 does so by default, after it has fused what it can."""
+
+    def code(group, w, x, y):
+        scaled = torch.softmax(x @ x, 0)
+        launched = C10D.all_gather_into_tensor(w, 2, group)
+        return scaled, y @ y, C10D.wait_tensor(launched) + 1
+
+    torch._dynamo.reset()
+    settings = {**order_options(), "fx_graph_cache": False}
+    with fake_world(Layout((("dp", 2),))) as world, inductor_config.patch(settings):
+        group = world.meshes[""].get_group().group_name
+        _, codes = run_and_get_code(torch.compile(partial(code, group)), *(torch.ones(64, 64) for _ in range(3)))
+    called = codes[0].partition("def call(")[2]
+    assert called.index("extern_kernels.mm") < called.index("softmax") < called.index("all_gather_into_tensor.default(")
 
 
 def test_what_only_evaluates_needs_no_plan(tmp_path, caplog):

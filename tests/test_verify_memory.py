@@ -383,3 +383,25 @@ def test_nothing_moves_across_an_op_of_a_library_that_is_not_loaded_and_is_hande
         assert "stands on the other side of 's'" in texts(undecided(make((0, 1)), make((1, 0))))
     else:
         proved(make((0, 1)), make((1, 0)))
+
+
+@pytest.mark.parametrize("op", ["set_.source_Tensor", "shallow_copy_data_.default"])
+def test_a_tensor_that_gets_the_memory_of_another(op):
+    """As PyTorch 2.15 traces ``x.data = y``: what is written to one later shows in the other."""
+    name, _, overload = op.partition(".")
+    if not hasattr(aten, name):
+        pytest.skip(f"this PyTorch has no {name}")
+
+    def make(early):
+        g = Graph()
+        x, y = g(aten.mul.Tensor, g.input("x", 4), 2), g(aten.mul.Tensor, g.input("y", 4), 3)
+        g(getattr(getattr(aten, name), overload), x, y)
+        if early:
+            product = g(aten.mul.Tensor, y, 5)
+            g(aten.add_.Tensor, x, 1)
+            return g.program(product)
+        g(aten.add_.Tensor, x, 1)
+        return g.program(g(aten.mul.Tensor, y, 5))
+
+    assert verify(make(False), make(True)).status != "proved"
+    assert verify(make(False), make(False)).status != "different"

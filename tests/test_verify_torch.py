@@ -217,6 +217,21 @@ def test_the_op_that_lays_out_a_scatter():
     assert verify(make("single"), make("reversed")).status == "different"
 
 
+def test_rows_that_the_op_fills_up():
+    """PyTorch 2.15 adds zeros, and its shape function knows nothing of that; before, the op only reshaped."""
+    import torch._inductor.fx_passes.bucketing  # registers it
+
+    made = []
+    for merged in (False, True):
+        g = Graph()
+        x = g.input("x", 3, 4)
+        sent = g(torch.ops.bucketing._pre_bucket_reduce_scatter.default, [x], 2) if merged else g.shaped(x, (12,))
+        made.append(g.program(g(aten.mul.Tensor, g.scatter(sent, "sum", "0", 2), 2)))
+    verdict = verify(*made)
+    assert verdict.status == "unproved"
+    assert "rows do not divide by the group size" in str(verdict.unproved)
+
+
 # A gather that is taken apart into outputs of the parts' own, as PyTorch 2.15 does
 
 

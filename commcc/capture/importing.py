@@ -23,6 +23,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.utils._pytree import tree_map
 
 from commcc.base.errors import InputError, OutputError
+from commcc.graph.joint_waits import take_apart
 from commcc.graph.program import META_KEY, NodeRecord, Note, ProcessGroup, Program
 from commcc.serialization.metadata import (
     DERIVED_KEYS,
@@ -104,6 +105,7 @@ def _copied(source: fx.Graph, dropped: dict[str, str]) -> fx.Graph:
         copy.name = node.name
         copy.meta = plain_metadata(node, dropped)
         mapping[node] = copy
+    take_apart(graph)
     return graph
 
 

@@ -253,6 +253,8 @@ def entry() -> None:
     # every million still a twentieth.
     gc.set_threshold(3_000_000, 50, 50)
     code = run(sys.argv[1:])
-    # At exit Python looks for cycles in all that is left, several times: a quarter of a command on 8,000 nodes.
-    gc.freeze()
+    # At exit Python looks for cycles in all that is left, several times: a quarter of a command on 8,000 nodes. Triton
+    # needs that (PyTorch 2.15 has a Triton that prints a page about types which are left over).
+    if "triton" not in sys.modules:
+        gc.freeze()
     sys.exit(code)

@@ -27,6 +27,7 @@ from commcc.base.text import plural
 from commcc.base.text import share as shown_share
 from commcc.capture.importing import from_graph_module
 from commcc.capture.world import known_group
+from commcc.graph.joint_waits import take_apart
 from commcc.graph.structure import structure_of
 from commcc.live.agreement import Digest, compare, compare_all, digest_of, launches_of, refuse
 from commcc.live.groups import make, new_groups, stand_in
@@ -155,6 +156,8 @@ class GraphPass:
     def _rewritten(self, gm: fx.GraphModule, trains: bool) -> Made:
         began = time.perf_counter()
         self.graphs += 1
+        if take_apart(gm.graph):  # what is compiled has the waits that are looked for in it, whatever becomes of it
+            gm.recompile()
         before = _with_ranks(from_graph_module(gm))
         before, here = (before, structure_of(before)) if self.plans is None else self.plans.fitted(before)
         ranks = tuple(sorted({rank for group in before.groups.values() for rank in group.ranks or ()}))

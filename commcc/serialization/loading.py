@@ -65,7 +65,7 @@ def load(
                 raise InputError(f"a .pt2 holds one graph, not {name!r}", where=str(file), hint="leave the name out")
             from commcc.serialization.pt2.program import read_pt2
 
-            program = _with_ops(read_pt2(file, trust=trust), descriptions)
+            program = _with_ops(_with_plain_waits(read_pt2(file, trust=trust)), descriptions)
             return replace(program, source=file, format="pt2")
         # The first ShapeEnv imports it, and PyTorch holds on to the frames that it is imported from until the next
         # collection: here these do not have the text.
@@ -91,7 +91,22 @@ def _read_text(file: Path, name: str | None, descriptions: Mapping[str, Descript
     else:
         program, ctx = parse_text(graph.source(), graph.file), None
     # Shapes behind an op that a user's file describes follow from its description.
-    return propagate(_with_ops(_with_facts(program, graph), descriptions), ctx)
+    return propagate(_with_ops(_with_facts(_with_plain_waits(program), graph), descriptions), ctx)
+
+
+def _with_plain_waits(program: Program) -> Program:
+    """The program just read, with a wait for each tensor; in sub-graphs too."""
+    from torch import fx
+
+    from commcc.graph.joint_waits import WAITS, take_apart
+
+    apart = take_apart(program.graph)
+    for module in program.root.modules():
+        if isinstance(module, fx.GraphModule) and take_apart(module.graph):
+            apart = True
+            module.recompile()
+    # Older PyTorch does not know the op, but nothing is lost.
+    return replace(program, notes=tuple(n for n in program.notes if WAITS not in n.text)) if apart else program
 
 
 def _with_facts(program: Program, graph: GraphText) -> Program:

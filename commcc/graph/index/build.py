@@ -289,7 +289,7 @@ def _warning(node: fx.Node, inside: Inside | None) -> str:
         return f"'{node.name}' {name}: nothing moves across it"
     if ops.facts(node.target).body:
         return f"'{node.name}' ({name}) waits or communicates in a sub-graph in an unknown way: nothing moves across it"
-    why = "orders streams" if ops.library_of(node.target) in FENCES else "communicates in an unknown way"
+    why = FENCES.get(ops.library_of(node.target), "communicates in an unknown way")
     return f"'{node.name}' ({name}) {why}: nothing moves across it"
 
 

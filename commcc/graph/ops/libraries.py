@@ -28,8 +28,8 @@ COMMUNICATING = COLLECTIVE | {"symm_mem", "_dtensor", "nccl", "deep_ep", "torchc
 LOCAL = frozenset({"aten", "prims", "inductor", "inductor_prims", "higher_order", "operator", "fsdp"})
 #: Libraries that PyTorch brings along.
 OWN = RUNNABLE | SHAPED | COMMUNICATING | LOCAL
-#: Libraries whose ops order what comes before them with what comes after.
-FENCES = frozenset({"streams"})
+#: Libraries whose ops decide about all that comes before or after them, and what they do.
+FENCES = {"streams": "orders streams", "mempool": "begins or ends a memory pool"}
 #: Libraries whose ops write without reading unless their name ends in ``_``.
 UNDERSCORED = frozenset({"aten", "prims", "fsdp", "inductor"})
 #: Python's functions on numbers.

@@ -19,7 +19,7 @@ VIEWS: dict[str, tuple[str, ...]] = {
     **_each(("_unsafe_view", "unsafe_split", "unsafe_split_with_sizes", "unsafe_chunk", "lift", "data"), "self"),
     **_each(("atleast_1d", "atleast_2d", "atleast_3d"), "self", "tensors"),
     **_each(("meshgrid", "broadcast_tensors"), "tensors"),
-    **_each(("set", "set_"), "source"),
+    **_each(("set", "set_", "shallow_copy_data_"), "source"),
     "aten.unflatten_dense_tensors": ("flat",),
     "_c10d_functional._wrap_tensor_autograd": ("input",),
     "_c10d_functional.wait_tensor": ("tensor",),
@@ -69,6 +69,7 @@ RANDOM = frozenset({"prims.inductor_randint", "prims.inductor_random", "inductor
 #: Ops after which one argument is in the storage of another.
 JOINS: dict[str, tuple[str, str]] = {
     "aten.set_": ("self", "source"),
+    "aten.shallow_copy_data_": ("self", "source"),
     "aten.set_data": ("self", "new_data"),
     "inductor.accumulate_grad_": ("variable", "new_grad"),
 }
@@ -77,6 +78,7 @@ STORAGE = frozenset(
     {
         *(f"aten.{name}" for name in ("as_strided", "as_strided_", "as_strided_copy", "as_strided_scatter", "set_")),
         *(f"aten.{name}" for name in ("resize", "resize_", "resize_as", "resize_as_", "set", "set_data")),
+        "aten.shallow_copy_data_",
         *(f"aten.{name}" for name in ("_resize_output", "_resize_output_", "_reshape_alias", "_reshape_alias_copy")),
         *(f"aten.{name}" for name in ("sym_stride", "stride", "sym_storage_offset", "storage_offset")),
         *(f"aten.{name}" for name in ("is_contiguous", "is_non_overlapping_and_dense", "_debug_has_internal_overlap")),

@@ -62,6 +62,7 @@ _ORDER: dict[str, Any] = {
     "_micro_pipeline_tp": False,
     "_fuse_ddp_communication": False,
     "aten_distributed_optimizations.enable_overlap_scheduling": False,
+    "aten_distributed_optimizations.enable_simple_overlap": False,
 }
 #: And what makes a run comparable to one op by op: the same random numbers, and calls that can be timed.
 _EAGER: dict[str, Any] = {"triton.cudagraphs": False, "fallback_random": True}
