@@ -69,8 +69,8 @@ def measure(index: GraphIndex, ident: Identification) -> GraphMetrics:
         if c.unknown:
             unknown[c.kind.value] = unknown.get(c.kind.value, 0) + 1
     inside: Counter[str] = Counter()
-    for each in index.inside.values():
-        inside.update(each.kinds)
+    for subgraphs in index.inside.values():
+        inside.update(subgraphs.kinds)
     return GraphMetrics(
         nodes=len(index),
         compute_nodes=sum(index.compute),
@@ -79,7 +79,7 @@ def measure(index: GraphIndex, ident: Identification) -> GraphMetrics:
         groups=groups,
         unknown_sizes={**unknown, "values": values} if (values := len(index.estimates.unknown)) else {},
         in_sub_graphs=dict(sorted(inside.items())),
-        loops=sum(each.at_least for each in index.inside.values()),
+        loops=sum(subgraphs.at_least for subgraphs in index.inside.values()),
         max_consecutive_compute={kind.value: longest_run(index, kind) for kind in _RUNS},
     )
 

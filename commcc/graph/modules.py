@@ -163,10 +163,10 @@ def _fits(name: str, pattern: str) -> bool:
     if not (name.startswith(first) and name.endswith(last)):
         return False
     for piece in between:
-        found = name.find(piece, at)
-        if found < 0:
+        start = name.find(piece, at)
+        if start < 0:
             return False
-        at = found + len(piece)
+        at = start + len(piece)
     return at <= len(name) - len(last)
 
 

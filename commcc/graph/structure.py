@@ -90,7 +90,7 @@ class _Symbols(dict[Any, Any]):
         if isinstance(size, int):
             return str(size)
         expression: Any = size.node.expr
-        return str(expression.xreplace({each: self[each] for each in sorted(expression.free_symbols, key=str)}))
+        return str(expression.xreplace({symbol: self[symbol] for symbol in sorted(expression.free_symbols, key=str)}))
 
 
 def _lines(graph: fx.Graph, root: torch.nn.Module, groups: dict[str, str], symbols: _Symbols) -> Iterator[bytes]:
@@ -125,10 +125,10 @@ def _body(node: fx.Node, root: torch.nn.Module, groups: dict[str, str], symbols:
     """What a ``get_attr`` node names, if that is a sub-graph."""
     if node.op != "get_attr":
         return ""
-    found = attribute(root, node)
-    if not isinstance(found, fx.GraphModule):
+    module = attribute(root, node)
+    if not isinstance(module, fx.GraphModule):
         return ""
-    return hashlib.sha256(b"".join(_lines(found.graph, found, groups, symbols))).hexdigest()
+    return hashlib.sha256(b"".join(_lines(module.graph, module, groups, symbols))).hexdigest()
 
 
 def renamed(program: Program, nodes: Mapping[str, str], groups: Mapping[str, str]) -> Program:
@@ -181,7 +181,9 @@ def with_equal_groups_joined(program: Program) -> Program:
         for first, *others in (sorted(names, key=natural_key) for names in alike.values())
         for name in others
     }
-    if not joined or any(_launches(each.graph) for each in program.root.modules() if isinstance(each, fx.GraphModule)):
+    if not joined or any(
+        _launches(module.graph) for module in program.root.modules() if isinstance(module, fx.GraphModule)
+    ):
         return program
     return renamed(program, {}, joined)
 

@@ -27,7 +27,7 @@ from torch.utils._pytree import tree_leaves
 from commcc.graph.ops import argument, argument_names, collective_of, is_getitem, is_wait, op_name
 from commcc.graph.ops.arithmetic import ADDITIVE, GROWING, MASKS, POSITIVE, SCALING
 from commcc.graph.ops.effects import NUMBERS, RANDOM_WRAPPERS
-from commcc.graph.ops.indexing import BY_DIMENSION, CLASSES, INDEXED, MASKED, ONCE, ONCE_EACH
+from commcc.graph.ops.indexing import BY_DIMENSION, CLASSES, INDEXED, MASKED, ONCE, ONCE_OR_ADDED
 from commcc.graph.ops.products import GROUPED
 from commcc.graph.ops.views import PASSING
 from commcc.graph.program import attribute
@@ -221,7 +221,7 @@ class _Search:
             nowhere = asked.once and asked.once_dim is None  # twice at all, which is more than along one dimension
             if len(extents) > dim and extents[dim] != 1 and not nowhere:
                 self.asked = replace(asked, once=True, once_dim=dim if index is self._input else None)
-        elif name in ONCE_EACH and not argument(user, "accumulate", False) and at.node in argument(user, "indices"):
+        elif name in ONCE_OR_ADDED and not argument(user, "accumulate", False) and at.node in argument(user, "indices"):
             self.asked = replace(asked, once=True, once_dim=None)
 
     def _ask_floats(self, user: fx.Node, name: str, node: fx.Node, why: str) -> None:

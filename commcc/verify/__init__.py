@@ -167,7 +167,7 @@ class _Numbers:
         at = id(part), depth
         known = self._by_id.get(at)
         if known is None:
-            looks = tuple(self.of(each, depth - 1) for each in part) if depth and isinstance(part, tuple) else part
+            looks = tuple(self.of(inner, depth - 1) for inner in part) if depth and isinstance(part, tuple) else part
             known = self._by_id[at] = self._by_value.setdefault((depth, looks), len(self._by_value))
         return known
 
@@ -253,7 +253,7 @@ def reduced(
 
     def same(old: Program, new: Program) -> bool:
         now, findings = _said((old, new))
-        return now == status and any(each.rule == said[0].rule for each in findings)
+        return now == status and any(finding.rule == said[0].rule for finding in findings)
 
     return _Reduction((before, after), same, tries).run([said[0].node], None)
 
@@ -266,7 +266,7 @@ class _Reduction:
 
     def run(self, nodes: Iterable[str], cuts: list[str] | None) -> Both:
         """cuts: nodes that may become inputs; None for those that the verifier finds to be the same."""
-        self._try(tuple(replace(each, carrier=None, provenance=(), format="memory") for each in self.pair))
+        self._try(tuple(replace(program, carrier=None, provenance=(), format="memory") for program in self.pair))
         self._return_one(nodes)
         self._halve_outputs()
         self._most(_alike(*self.pair) if cuts is None else cuts)
@@ -276,7 +276,7 @@ class _Reduction:
     def _return_one(self, names: Iterable[str]) -> None:
         """Return what the difference is about, and nothing behind it: the first node that shows it."""
         for name in names:
-            named = [_named(each.graph, name) for each in self.pair]
+            named = [_named(program.graph, name) for program in self.pair]
             if None not in named and self._try(_rebuilt(self.pair, set(), [(node,) for node in named])):
                 return
 
@@ -292,7 +292,7 @@ class _Reduction:
         """Return as little as possible: half of the outputs, again and again."""
         shown = True
         while shown:
-            returned = [_outputs(each.graph) for each in self.pair]
+            returned = [_outputs(program.graph) for program in self.pair]
             count, half = len(returned[0]), len(returned[0]) // 2
             if count < 2 or len(returned[1]) != count:
                 return
@@ -305,7 +305,7 @@ class _Reduction:
         while size and self.tries > 0:
             for start in range(0, len(names), size):
                 chosen = set(names[start : start + size])
-                self._try(_rebuilt(self.pair, chosen, [_outputs(each.graph) for each in self.pair]))
+                self._try(_rebuilt(self.pair, chosen, [_outputs(program.graph) for program in self.pair]))
             size //= 2
 
 
@@ -326,43 +326,43 @@ def _outputs(graph: fx.Graph) -> tuple[Any, ...]:
 
 def _alike(before: Program, after: Program) -> list[str]:
     """Tensors that both graphs compute under one name, of one content, each in storage of its own."""
-    if not all(check_order(each.graph, Report(), "") for each in (before, after)):
+    if not all(check_order(program.graph, Report(), "") for program in (before, after)):
         return []
     table = Terms.of(before, after)
-    walks = [Tracer(table, each.root, first=each is before) for each in (before, after)]
+    walks = [Tracer(table, program.root, first=program is before) for program in (before, after)]
     values: list[dict[str, Tensor]] = []
-    for walk, each in zip(walks, (before, after), strict=True):
-        walk.walk(each.graph)
-        nodes = (node for node in each.graph.nodes if node.op == "call_function" and not facts(node.target).views)
-        values.append({node.name: made for node in nodes if isinstance(made := walk.env[node], Tensor)})
+    for walk, program in zip(walks, (before, after), strict=True):
+        walk.walk(program.graph)
+        nodes = (node for node in program.graph.nodes if node.op == "call_function" and not facts(node.target).views)
+        values.append({node.name: tensor for node in nodes if isinstance(tensor := walk.env[node], Tensor)})
     old, new = values
-    return [name for name, made in old.items() if name in new and new[name].content == made.content]
+    return [name for name, tensor in old.items() if name in new and new[name].content == tensor.content]
 
 
 def _of_one_name(before: Program, after: Program) -> list[str]:
     """Nodes that have one name and one shape in both graphs and launch nothing, in the order of BEFORE."""
-    shapes = [{node.name: str(node.meta.get("val")) for node in each.graph.nodes} for each in (before, after)]
+    shapes = [{node.name: str(node.meta.get("val")) for node in program.graph.nodes} for program in (before, after)]
     plain = (node for node in before.graph.nodes if node.op == "call_function" and not facts(node.target).launch)
     return [node.name for node in plain if shapes[0][node.name] == shapes[1].get(node.name)]
 
 
 def _rebuilt(pair: Both, inputs: set[str], returned: Sequence[Sequence[Any]]) -> Both:
     """Both programs with the results of some nodes as inputs, other outputs, and what these need."""
-    needed = [_needed(each.graph, inputs, outputs) for each, outputs in zip(pair, returned, strict=True)]
+    needed = [_needed(program.graph, inputs, outputs) for program, outputs in zip(pair, returned, strict=True)]
     given = {node.name for nodes in needed for node in nodes if node.op == "placeholder" or node.name in inputs}
     taken = [node.name for node in pair[0].graph.nodes if node.name in given]  # in one order in both
-    made = []
-    for each, nodes, outputs in zip(pair, needed, returned, strict=True):
+    programs = []
+    for program, nodes, outputs in zip(pair, needed, returned, strict=True):
         graph, env = fx.Graph(), dict[fx.Node, fx.Node]()
-        names = {node.name: node for node in each.graph.nodes}
+        names = {node.name: node for node in program.graph.nodes}
         for name in taken:
             place = env[names[name]] = graph.placeholder(name)
             place.name, place.meta = name, dict(names[name].meta)
-        for node in (n for n in each.graph.nodes if n in nodes and n.op != "output" and n.name not in given):
+        for node in (n for n in program.graph.nodes if n in nodes and n.op != "output" and n.name not in given):
             env[node] = copy_node(graph, node, env)
         graph.output(fx.node.map_arg(tuple(outputs), lambda node, env=env: env[node]))  # type: ignore[misc]
-        made.append(replace(each, graph=graph))
-    return made[0], made[1]
+        programs.append(replace(program, graph=graph))
+    return programs[0], programs[1]
 
 
 def _needed(graph: fx.Graph, inputs: set[str], returned: Sequence[Any]) -> set[fx.Node]:

@@ -69,11 +69,11 @@ def attended(node: fx.Node, of: KindOf, root: nn.Module) -> Kind:
             raise Mixed(f"attention with '{argument}'")
     target: Any = node.target
     if "grad_out" not in a and "grad_out_" not in a:
-        made = [samples if each.name in _RESULTS or not at else () for at, each in enumerate(target._schema.returns)]
+        kinds = [samples if out.name in _RESULTS or not at else () for at, out in enumerate(target._schema.returns)]
     else:  # gradients of queries, keys, values and, if asked for, of the mask
-        mask = next((of(a[each]) for each in _MASKS if each in a), None)
-        made = [samples, samples, samples, samples if mask is not None else ()][: len(target._schema.returns)]
-    return made[0] if len(made) == 1 else tuple(made)
+        mask = next((of(a[key]) for key in _MASKS if key in a), None)
+        kinds = [samples, samples, samples, samples if mask is not None else ()][: len(target._schema.returns)]
+    return kinds[0] if len(kinds) == 1 else tuple(kinds)
 
 
 def _samples(a: dict[str, Any], of: KindOf) -> tuple[Rows, int]:

@@ -274,7 +274,7 @@ def _compare_overlap(pair: Pair, outputs: tuple[Output, Output], owner: Owner, a
         return
     sure = True
     for trace, output in zip((pair.before, pair.after), outputs, strict=True):
-        first = next(each for each in trace.outputs if each.path == owner[1])
+        first = next(candidate for candidate in trace.outputs if candidate.path == owner[1])
         try:
             sure = sure and trace.memory is not None and bool(_runs(trace.memory, first) + _runs(trace.memory, output))
         except Undecidable:
@@ -410,7 +410,7 @@ def _compare_entry(what: str, old: Any, new: Any, report: Report) -> None:
     rule = "output" if what.startswith("output") else "input"
     if isinstance(old, dict) and isinstance(new, dict):
         keys = [key for key in dict.fromkeys((*old, *new)) if old.get(key) != new.get(key)]
-        old, new = ({key: each.get(key) for key in keys} for each in (old, new))
+        old, new = ({key: entry.get(key) for key in keys} for entry in (old, new))
     report.differs(rule, "", f"{what} is {_said(new)}, in BEFORE's file {_said(old)}")
 
 
@@ -427,7 +427,7 @@ def fixed_sizes(before: Program, after: Program, report: Report) -> dict[str, in
     """Numbers that AFTER has for symbols of BEFORE's inputs; those that cannot be are findings."""
     old, new = _claims(before), _claims(after)
     there = _input_symbols(before.graph)
-    found: dict[str, int] = {}
+    fixed: dict[str, int] = {}
     for name, number in new.items():
         if old.get(name) == number:
             continue
@@ -438,9 +438,9 @@ def fixed_sizes(before: Program, after: Program, report: Report) -> dict[str, in
         elif name not in there:  # the claim is of no use: inputs are compared as BEFORE has them
             report.note("input", "", f"AFTER is fixed to {name:.40} = {number}, which is no size of an input of BEFORE")
         else:
-            found[name] = number
+            fixed[name] = number
             report.note("input", "", f"compared for {name} = {number} only, which AFTER is fixed to")
-    return found
+    return fixed
 
 
 def _claims(program: Program) -> Mapping[str, Any]:
@@ -449,12 +449,12 @@ def _claims(program: Program) -> Mapping[str, Any]:
 
 
 def _input_symbols(graph: fx.Graph) -> set[str]:
-    found: set[str] = set()
+    names: set[str] = set()
     for node in graph.nodes:
         if node.op != "placeholder":
             continue
         val = node.meta.get("val")
         sizes = (*val.shape, *val.stride()) if isinstance(val, torch.Tensor) else (val,)
         symbols = (getattr(getattr(size, "node", None), "expr", None) for size in sizes)
-        found.update(str(symbol) for symbol in symbols if getattr(symbol, "is_Symbol", False))
-    return found
+        names.update(str(symbol) for symbol in symbols if getattr(symbol, "is_Symbol", False))
+    return names

@@ -68,13 +68,13 @@ def folded(before: Program, after: Program, report: Report, groups: Mapping[str,
         fold = _Fold(before, claims, clones, groups or {}, Evaluator(context_of(after.graph)))
         with quiet():
             graph = fold.run(after.graph)
-    except Unfaithful as found:
+    except Unfaithful as error:
         strange = next((node for node in clones if _other_trace(names.get(str(_key(node, ORIGINAL))), node)), None)
         if strange is None:
-            report.differs("value", found.node.name, found.text)
+            report.differs("value", error.node.name, error.text)
         else:  # names of another trace say nothing of this one
             of = f"'{strange.name}' is said to be a clone of '{_key(strange, ORIGINAL)!s:.60}', which BEFORE has not"
-            report.gap("value", found.node.name, f"{found.text}; AFTER was cut from another trace than BEFORE: {of}")
+            report.gap("value", error.node.name, f"{error.text}; AFTER was cut from another trace than BEFORE: {of}")
         return None
     for root, module in fold.modules.items():
         text = f"'{root}' is cut in {module.chunks} chunks ({len(module.clones)} nodes each, cloned faithfully)"
@@ -94,8 +94,8 @@ def _other_trace(original: fx.Node | None, clone: fx.Node) -> bool:
 
 def _key(node: fx.Node, key: str) -> Any:
     custom = node.meta.get("custom")
-    found = node.meta.get(key)
-    return found if found is not None or not isinstance(custom, dict) else custom.get(key)
+    value = node.meta.get(key)
+    return value if value is not None or not isinstance(custom, dict) else custom.get(key)
 
 
 #: Nodes of BEFORE that a clone is compared with, where that which it names does not fit.
@@ -155,7 +155,7 @@ class _Fold:
             else:
                 self._boundary(node, module)
         for module in self.modules.values():
-            short = next((found for found in module.clones.values() if len(found) != module.chunks), None)
+            short = next((clones for clones in module.clones.values() if len(clones) != module.chunks), None)
             if short is not None:
                 raise Unfaithful(next(iter(short.values())), f"has no clone in each of {module.chunks} chunks")
         return graph
@@ -232,7 +232,7 @@ class _Fold:
         """Operands that every clone of a node reads of its own chunk."""
         clones = module.clones[name]
         own = [module.reads[clone] for clone in clones.values()]
-        if any(each - {name} != own[0] - {name} for each in own):
+        if any(reads - {name} != own[0] - {name} for reads in own):
             raise Mixed(f"at '{name}': some chunks read what others read the whole of")
         return own[0] - {name}
 
@@ -260,8 +260,8 @@ class _Fold:
         self._check_value(node, original)
         self.parts[node] = Part(original.name, chunk)
         if len(seen) == module.chunks:
-            found = module.operands[original.name]
-            operands = {old: self.whole[new] if isinstance(new, str) else new for old, new in found.items()}
+            matched = module.operands[original.name]
+            operands = {old: self.whole[new] if isinstance(new, str) else new for old, new in matched.items()}
             whole = self.whole[original.name] = copy_node(graph, original, operands)
             while whole.name in self.outside:  # where AFTER was traced anew, it may call another node so
                 whole.name += "_whole"
@@ -277,8 +277,8 @@ class _Fold:
             match = Operands(self.parts, self.env, self.groups, node, original, module, chunk)
             try:
                 match.compare()
-            except Unfaithful as found:
-                failed = found if original is named else failed
+            except Unfaithful as error:
+                failed = error if original is named else failed
                 continue
             self.meant[label] = original
             return match
@@ -296,8 +296,8 @@ class _Fold:
             for other in near
             if other is not named and other.target == node.target and not any(other.name in m.clones for m in modules)
         )
-        calls = (each for each in (named, *others) if each is not None and each.op == "call_function")
-        return [*islice((each for each in calls if each.target == node.target), _MOST_TRIED)]
+        calls = (call for call in (named, *others) if call is not None and call.op == "call_function")
+        return [*islice((call for call in calls if call.target == node.target), _MOST_TRIED)]
 
     def _check_value(self, node: fx.Node, original: fx.Node) -> None:
         """A clone gives a tensor of the shape and dtype that its ``val`` says, from those of its operands."""
@@ -309,21 +309,21 @@ class _Fold:
                 raise Unfaithful(node, f"asks for {list(asked)!s:.60}, its val says {list(shape)!s:.60}")
         said = shapes(node.meta.get("val"))
         sent, rows = ops.argument(node, "input_split_sizes"), size(next(iter(node.all_input_nodes), None), 0)
-        parts = isinstance(sent, (list, tuple)) and all(type(each) is int for each in sent)
+        parts = isinstance(sent, (list, tuple)) and all(type(count) is int for count in sent)
         if ops.op_name(node.target) == EXCHANGE and parts and rows is not None and sum(sent) != rows:
             raise Unfaithful(node, f"sends {sent!s:.60} of {rows} rows")
         if said is None or any(shapes(used.meta.get("val")) is None for used in node._input_nodes):
             return
         try:
-            made = self._evaluated(node)
+            result = self._evaluated(node)
         except UnknownValue as reason:
             try:
                 self._evaluated(original)
             except UnknownValue:
                 return  # what this op gives is not known
             raise Unfaithful(node, f"cannot run on the operands that it has: {reason}") from None
-        if shapes(made) not in (None, said):
-            raise Unfaithful(node, f"gives {shapes(made)!s:.60}, its val says {said!s:.60}")
+        if shapes(result) not in (None, said):
+            raise Unfaithful(node, f"gives {shapes(result)!s:.60}, its val says {said!s:.60}")
 
     def _evaluated(self, node: fx.Node) -> Any:
         return self.evaluator.run(node.target, *fx.node.map_arg((node.args, node.kwargs), lambda n: n.meta["val"]))
@@ -378,7 +378,7 @@ class _Fold:
         """Rows in blocks are joined with a dimension for the blocks, which goes again afterwards."""
         part, of = self.parts.get(source), self.blocks.get(source)
         sizes = ops.argument(node, "size", ops.argument(node, "shape"))
-        known = isinstance(sizes, (list, tuple)) and all(type(each) is int and each > 0 for each in sizes)
+        known = isinstance(sizes, (list, tuple)) and all(type(length) is int and length > 0 for length in sizes)
         if known and part is not None and part.last is None and part.split is None:
             self.seen[node] = (part, list(sizes))
         elif known and of is not None and list(sizes) == list(self.before[of].meta["val"].shape):
@@ -387,26 +387,26 @@ class _Fold:
             raise Unfaithful(node, f"sees {source.name!r:.60} as {sizes!s:.60}, where it has no business")
 
     def _joined_blocks(self, node: fx.Node, module: Module, joined: list[Any]) -> None:
-        seen = [self.seen.get(each) for each in joined]
+        seen = [self.seen.get(view) for view in joined]
         (first, sizes), dim = self.seen[joined[0]], ops.argument(node, "dim", 0)
         wanted = [Part(first.of, chunk) for chunk in range(module.chunks)]
-        whole = [each[1][dim] if each and type(dim) is int and 0 <= dim < len(each[1]) else 0 for each in seen]
+        whole = [pair[1][dim] if pair and type(dim) is int and 0 <= dim < len(pair[1]) else 0 for pair in seen]
         total = [sum(whole) if at == dim else size for at, size in enumerate(sizes)]
         shares = [
-            each is not None and each[1] == [*total[:dim], size, *total[dim + 1 :]] and size * of == sum(whole) * share
-            for each, size, (share, of) in zip(seen, whole, module.shares, strict=False)
+            pair is not None and pair[1] == [*total[:dim], size, *total[dim + 1 :]] and size * of == sum(whole) * share
+            for pair, size, (share, of) in zip(seen, whole, module.shares, strict=False)
         ]
-        complete = [each and each[0] for each in seen] == wanted and len(module.shares) == module.chunks
+        complete = [pair and pair[0] for pair in seen] == wanted and len(module.shares) == module.chunks
         if not complete or first.of not in self.whole or not all(shares):
             raise Unfaithful(node, "does not join all chunks of one value in order, block by block")
         if module.blocked.setdefault(first.of, (dim, total)) != (dim, total):
             raise Unfaithful(node, "joins along another dimension than before")
         self.blocks[node] = first.of
 
-    def _check_shape(self, node: fx.Node, made: Any, part: Part | None) -> None:
+    def _check_shape(self, node: fx.Node, result: Any, part: Part | None) -> None:
         """What is whole, or a part of a sum, has the shape that BEFORE has."""
         old = None if part is None or part.split is not None else self.before[part.of].meta.get("val")
-        own = made.meta.get("val")
+        own = result.meta.get("val")
         if not isinstance(old, torch.Tensor) or not isinstance(own, torch.Tensor):
             return
         # How long it is that only a run can tell, the kind of the value says.

@@ -173,20 +173,20 @@ def communicated(node: fx.Node, rows: Rows) -> Rows:
     if rows.order[0] not in SLICED:  # chunks of other rows need not be as long on all ranks, nor hold the same ones
         group = ops.argument(node, "group_name")
         raise Mixed(f"rows in an order of their own: that it is the same on all ranks of group '{group}' is open")
-    blocks, each = blocks_of(rows.order)
+    blocks, per_block = blocks_of(rows.order)
     if fact.kind is terms.Kind.ALL_REDUCE or (
         rows.dim and fact.kind in (terms.Kind.ALL_GATHER, terms.Kind.REDUCE_SCATTER)
     ):
         return Rows(rows.order, rows.dim)
     ranks = ops.argument(node, "group_size")
     if fact.kind is terms.Kind.ALL_GATHER and type(ranks) is int and ranks > 0:
-        return Rows(blocked(blocks * ranks, each), 0)
+        return Rows(blocked(blocks * ranks, per_block), 0)
     if fact.kind is terms.Kind.REDUCE_SCATTER and type(ranks) is int and ranks > 0 and blocks % ranks == 0:
-        return Rows(blocked(blocks // ranks, each), 0)
+        return Rows(blocked(blocks // ranks, per_block), 0)
     raise Mixed("ranks get other rows of a chunk than of the whole")
 
 
-def put_beside(a: Mapping[str, Any], kind_of: Callable[[Any], Kind | None]) -> Rows | None:
+def put_per_row(a: Mapping[str, Any], kind_of: Callable[[Any], Kind | None]) -> Rows | None:
     """Rows along a dimension that no index is of, added up where an index says: each without the others; None for what
     is put in another way, and may have a rule of its own.
     """
@@ -197,16 +197,16 @@ def put_beside(a: Mapping[str, Any], kind_of: Callable[[Any], Kind | None]) -> R
         masked = [] if mask is None else shape_of(mask)
         fits = alike and (len(masked) < from_right or masked[-from_right] == 1) and target.tag != "empty"
         leading = len(indices) <= target.dim and None not in indices
-        if fits and leading and all(kind_of(each) is None for each in (*indices, mask)):
+        if fits and leading and all(kind_of(operand) is None for operand in (*indices, mask)):
             return Rows(target.order, target.dim)
     if mask is not None:
         raise Mixed("rows are put where a mask says")
     return None
 
 
-def blocked(blocks: int, each: int) -> Order:
+def blocked(blocks: int, per_block: int) -> Order:
     """The order of blocks of so many rows, of each of which a chunk has its slice."""
-    return ("tokens", each) if blocks == 1 else ("apart", blocks, each)
+    return ("tokens", per_block) if blocks == 1 else ("apart", blocks, per_block)
 
 
 def shape_of(node: fx.Node) -> list[Any]:
@@ -240,10 +240,10 @@ CHOSEN = "chosen "
 EXACT = frozenset({torch.int32, torch.int64, torch.float32, torch.float64})
 
 
-def check_exact(source: fx.Node, made: fx.Node) -> None:
+def check_exact(source: fx.Node, result: fx.Node) -> None:
     """Parts of a sum that are rounded, to whole numbers for one, are no parts of the sum that is rounded."""
-    whole = not any(dtype is None or dtype.is_floating_point for dtype in (dtype_of(source), dtype_of(made)))
-    if not whole and not widens(dtype_of(source), dtype_of(made)):
+    whole = not any(dtype is None or dtype.is_floating_point for dtype in (dtype_of(source), dtype_of(result)))
+    if not whole and not widens(dtype_of(source), dtype_of(result)):
         raise Mixed("a sum over tokens is rounded")
 
 
@@ -316,7 +316,7 @@ class Operands:
     original: fx.Node
     module: Module
     chunk: int
-    found: dict[fx.Node, fx.Node | str] = field(default_factory=dict)
+    matched: dict[fx.Node, fx.Node | str] = field(default_factory=dict)
     scaled: dict[str, list[int]] = field(default_factory=dict)
     reads: dict[str, str] = field(default_factory=dict)
 
@@ -367,7 +367,7 @@ class Operands:
             return  # a write on what the chunk before has left
         elif stands is None:
             self._not_that(own, old)
-        if self.found.setdefault(old, stands) != stands:
+        if self.matched.setdefault(old, stands) != stands:
             self._not_that(own, old)
 
     def _not_that(self, own: Any, old: Any) -> NoReturn:
@@ -380,8 +380,8 @@ class Operands:
         for argument, scaled in self.scaled.items():
             if module.scaled.setdefault((name, argument), scaled) != scaled:
                 raise Unfaithful(self.node, f"has other sizes scaled in '{argument}' than the clone of another chunk")
-        known = module.operands.setdefault(name, self.found)
-        for old, stands in self.found.items():
+        known = module.operands.setdefault(name, self.matched)
+        for old, stands in self.matched.items():
             if known.get(old) != stands:
                 text = f"reads '{stands}' where the clone of another chunk reads '{known.get(old)}'"
                 raise Unfaithful(self.node, text)
@@ -420,7 +420,7 @@ class Operands:
         cut = self.node if name == "output_split_sizes" else next(iter(self.node.all_input_nodes), None)
         whole = self.original if name == "output_split_sizes" else next(iter(self.original.all_input_nodes), None)
         dim = ops.argument(self.original, "dim") if name == "split_sizes" else 0
-        sizes = [size(each, dim) for each in (cut, whole)]
+        sizes = [size(tensor, dim) for tensor in (cut, whole)]
         known = None not in sizes and type(dim) is int
         return scaled == list(range(len(old))) and (not known or self._as_tokens(*sizes))
 

@@ -107,17 +107,17 @@ def _sends_casts(pair: Pair, step: Step) -> bool:
 
 def _is_new(pair: Pair, step: Step) -> bool:
     if step.kind in (LAUNCH, CONVERSION):
-        return any(source not in pair.before.sources and not is_widening(pair.table, source) for source in step.made)
+        return any(source not in pair.before.sources and not is_widening(pair.table, source) for source in step.sources)
     return step.term not in pair.old_terms
 
 
 def _missing(pair: Pair) -> dict[str, list[Step]]:
     """Steps of BEFORE that AFTER lacks, by op."""
-    found: dict[str, list[Step]] = {}
+    missing: dict[str, list[Step]] = {}
     for step in pair.before.steps:
         if step.term not in pair.new_terms:
-            found.setdefault(step.path, []).append(step)
-    return found
+            missing.setdefault(step.path, []).append(step)
+    return missing
 
 
 def _report_op(pair: Pair, step: Step, missing: dict[str, list[Step]]) -> None:
@@ -137,14 +137,14 @@ def _report_op(pair: Pair, step: Step, missing: dict[str, list[Step]]) -> None:
     candidates.remove(partner)
     if partner.plain == step.plain:
         return
-    found = pair.words.differences(partner, step, pair.old_nodes, pair.new_nodes)
+    differences = pair.words.differences(partner, step, pair.old_nodes, pair.new_nodes)
     was = "" if partner.node == step.node else f" (was '{partner.node}')"
-    unknown = next(filter(None, (pair.table.undecided.get(each.plain) for each in (step, partner))), "")
-    for difference in found or [Difference(f"is another {step.path}")]:
+    unknown = next(filter(None, (pair.table.undecided.get(either.plain) for either in (step, partner))), "")
+    for difference in differences or [Difference(f"is another {step.path}")]:
         contents = (difference.new, difference.old)
         if not pair.early(difference.new):
             text = f"{step.path}{was}: {difference.text}"
-            doubt = next(filter(None, map(pair.doubt, difference.keys)), "" if found else unknown)
+            doubt = next(filter(None, map(pair.doubt, difference.keys)), "" if differences else unknown)
             doubt = doubt or _one_number(pair, difference.keys, partner, step)
             pair.fail(_rule(pair, contents), step.node, text, contents, contents, doubt)
 
@@ -195,7 +195,7 @@ def _rule(pair: Pair, contents: tuple[int | None, ...]) -> str:
 def _report_launch(pair: Pair, step: Step) -> None:
     """One finding for all members that are wrong in the same way."""
     wrong: dict[str, list[tuple[int, int | None]]] = {}
-    for source in step.made:
+    for source in step.sources:
         if source not in pair.before.sources:
             twin = _twin(pair, pair.table.keys[source][0], pair.table.keys[source][1])
             wrong.setdefault(_changes(pair, source, twin), []).append((source, twin))
@@ -241,7 +241,7 @@ def _uncast(pair: Pair, source: int | object) -> int | object:
 
 
 def _report_cast(pair: Pair, step: Step) -> None:
-    new = [source for source in step.made if source not in pair.before.sources]
+    new = [source for source in step.sources if source not in pair.before.sources]
     source = next(source for source in new if not is_widening(pair.table, source))
     inner = pair.table.keys[source][1]
     old = [s for s in pair.before.work if pair.table.keys[s][0] == CAST and pair.table.keys[s][1] == inner]
@@ -327,12 +327,12 @@ def compare_elements(pair: Pair) -> None:
 def _unsent(pair: Pair, source: int) -> None:
     worker, what = pair.before.workers[source], pair.words.source(source)
     inner = pair.table.keys[source][1]
-    made_of = (inner,) if isinstance(inner, int) else tuple(part for part, _ in inner)
+    parts = (inner,) if isinstance(inner, int) else tuple(part for part, _ in inner)
     if worker not in pair.before.live:
         pair.report.note("dropped", worker, f"{what} was dead code and is gone")
     elif pair.known(source) and not pair.changed:
         pair.report.note("dropped", worker, f"{what} is gone; no output needs it")
-    elif all(other in pair.after.sources for other in made_of):
+    elif all(other in pair.after.sources for other in parts):
         path = next((step.path for step in pair.before.steps if step.node == worker), "")
         doubt = pair.unexplained(None, path, after=True)
         pair.fail("dropped", worker, f"AFTER lacks {what}", (source,), doubt=doubt)
@@ -369,9 +369,11 @@ def compare_bare(pair: Pair) -> None:
 def _unordered_last(effects: list[tuple[int, str]], nodes: Mapping[str, fx.Node]) -> list[tuple[int, str]]:
     """Effects in their order, then what may come in any: host syncs and assertions, sorted by what they ask for."""
     fact = {name: facts(nodes[name].target) for _, name in effects if name in nodes}
-    free = [each for each in effects if each[1] in fact and (fact[each[1]].host_sync or fact[each[1]].assertion)]
+    free = [
+        effect for effect in effects if effect[1] in fact and (fact[effect[1]].host_sync or fact[effect[1]].assertion)
+    ]
     kept = set(free)
-    return [each for each in effects if each not in kept] + sorted(free)
+    return [effect for effect in effects if effect not in kept] + sorted(free)
 
 
 def _without_checks(pair: Pair, old: list[tuple[int, str]], new: list[tuple[int, str]]) -> list[tuple[int, str]]:
@@ -381,7 +383,7 @@ def _without_checks(pair: Pair, old: list[tuple[int, str]], new: list[tuple[int,
     lost = Counter(term for term, _ in old) - Counter(term for term, _ in new)
     gone = []
     # Of several that ask for the same, those are gone whose names are.
-    for term, name in sorted(old, key=lambda each: each[1] in pair.new_nodes) if lost else ():
+    for term, name in sorted(old, key=lambda effect: effect[1] in pair.new_nodes) if lost else ():
         node = pair.old_nodes.get(name)
         fact = None if node is None else facts(node.target)
         if node is None or fact is None or not lost[term]:
@@ -393,7 +395,7 @@ def _without_checks(pair: Pair, old: list[tuple[int, str]], new: list[tuple[int,
             lost[term] -= 1
             gone.append((term, name))
             pair.report.note("effect", name, f"is not {'checked' if sizes else 'read by the host'} in AFTER")
-    return [each for each in old if each not in gone]
+    return [effect for effect in old if effect not in gone]
 
 
 def _compare_sequence(pair: Pair, rule: str, old: list[tuple[int, str]], new: list[tuple[int, str]]) -> None:
@@ -445,12 +447,12 @@ def compare_barriers(pair: Pair) -> None:
 
 def _sides(trace: Trace) -> dict[int, tuple[set[int], str]]:
     """After how many barriers each op is computed, and each source moved."""
-    found: dict[int, tuple[set[int], str]] = {}
+    sides: dict[int, tuple[set[int], str]] = {}
     for step in trace.steps:
         if step.node in trace.live and step.kind in (OP, LAUNCH):
-            for key in step.made or (step.term,):
-                found.setdefault(key, (set(), step.node))[0].add(step.barriers)
-    return found
+            for key in step.sources or (step.term,):
+                sides.setdefault(key, (set(), step.node))[0].add(step.barriers)
+    return sides
 
 
 def compare_layouts(pair: Pair) -> None:

@@ -30,12 +30,12 @@ import torch
 from commcc.verify.layout import (
     MAX_ITEMS,
     cut,
-    each_leaf,
     explicit_rows,
     instance,
     intern,
     items_of,
     length_of,
+    map_leaves,
     rows_of,
     total,
 )
@@ -72,7 +72,7 @@ def _on_sources(table: Terms, content: int, change: Callable[[int], int]) -> int
     items = table.layout_of(content)
     if items is None:
         return change(content)
-    return intern(table, each_leaf(items, lambda leaf: leaf._replace(source=change(leaf.source))))
+    return intern(table, map_leaves(items, lambda leaf: leaf._replace(source=change(leaf.source))))
 
 
 def cast(table: Terms, content: int, dtype: torch.dtype | None, how: tuple[Any, ...]) -> int:
@@ -163,7 +163,7 @@ def reinterpret(table: Terms, content: int, dtype: torch.dtype) -> int:
     dtypes = {table.dtype.get(leaf.source) for leaf in leaves(items)}
     if len(dtypes) != 1 or None in dtypes:
         raise Undecidable("bytes of several dtypes")
-    return intern(table, _rescaled(each_leaf(items, change), next(d for d in dtypes if d is not None), dtype))
+    return intern(table, _rescaled(map_leaves(items, change), next(d for d in dtypes if d is not None), dtype))
 
 
 def _rescaled(items: Items, old: torch.dtype, new: torch.dtype) -> Items:
@@ -199,7 +199,7 @@ def gather(table: Terms, content: int, size: int, over: Over) -> int:
         source = _gathered(table, leaf.source, size, over)
         return leaf._replace(source=source, strides=(table.numel(leaf.source), *leaf.strides))
 
-    return intern(table, [Loop(size, each_leaf(items, change), total(items))])
+    return intern(table, [Loop(size, map_leaves(items, change), total(items))])
 
 
 def _gathered(table: Terms, source: int, size: int, over: Over) -> int:
@@ -218,7 +218,7 @@ def scatter(table: Terms, content: int, size: int, over: Over) -> int:
         raise Undecidable("a reduce-scatter that does not divide evenly")
     row = length // size
     if size == 1:
-        return intern(table, each_leaf(items, lambda leaf: _scattered(table, leaf, 0, 1, over)))
+        return intern(table, map_leaves(items, lambda leaf: _scattered(table, leaf, 0, 1, over)))
     body = rows_of(items, size, row)
     if body is None:
         return intern(table, _scatter_rows(table, explicit_rows(items, size, row), over))
@@ -226,7 +226,7 @@ def scatter(table: Terms, content: int, size: int, over: Over) -> int:
     def change(leaf: Leaf) -> Leaf:
         return _scattered(table, leaf._replace(strides=leaf.strides[1:]), leaf.strides[0], size, over)
 
-    return intern(table, each_leaf(body, change))
+    return intern(table, map_leaves(body, change))
 
 
 def _scattered(table: Terms, leaf: Leaf, stride: Size, size: int, over: Over) -> Leaf:
@@ -267,17 +267,17 @@ def _scatter_column(table: Terms, column: list[Leaf], over: Over) -> Leaf:
 
 def counts(table: Terms, content: int) -> dict[int, Size]:
     """Elements of a content by source, for the sources that stand for work."""
-    found: dict[int, Size] = {}
-    _count(items_of(table, content), 1, found)
-    return {source: n for source, n in found.items() if table.keys[source][0] in COUNTED}
+    elements: dict[int, Size] = {}
+    _count(items_of(table, content), 1, elements)
+    return {source: n for source, n in elements.items() if table.keys[source][0] in COUNTED}
 
 
-def _count(items: Items, times: Size, found: dict[int, Size]) -> None:
+def _count(items: Items, times: Size, elements: dict[int, Size]) -> None:
     for item in items:
         if isinstance(item, Leaf):
-            found[item.source] = found.get(item.source, 0) + times * item.length
+            elements[item.source] = elements.get(item.source, 0) + times * item.length
         else:
-            _count(item.body, times * item.times, found)
+            _count(item.body, times * item.times, elements)
 
 
 def same_elements(table: Terms, first: int, second: int) -> bool:
@@ -290,15 +290,15 @@ def same_elements(table: Terms, first: int, second: int) -> bool:
 
 def _totals(items: tuple[Item, ...]) -> Counter[int]:
     """Elements by source."""
-    found: Counter[int] = Counter()
+    totals: Counter[int] = Counter()
     stack: list[tuple[Item, int]] = [(item, 1) for item in items]
     while stack:
         item, times = stack.pop()
         if isinstance(item, Leaf):
-            found[item.source] += times * number(item.length)
+            totals[item.source] += times * number(item.length)
         else:
             stack.extend((inner, times * number(item.times)) for inner in item.body)
-    return found
+    return totals
 
 
 def _runs(items: tuple[Item, ...]) -> list[tuple[int, int, int]]:
@@ -358,28 +358,28 @@ def spliced(table: Terms, slot: int, old: int | None, at: int, new: int) -> int:
 
 def runs_of(table: Terms, slot: int, at: int) -> list[Run]:
     """The runs of neighbouring elements that a view holds, in its own order."""
-    found: list[Run] = []
+    runs: list[Run] = []
     taken = 0
     for leaf in unrolled(items_of(table, at)):
         if leaf.source != slot or not isinstance(leaf.start, int) or not isinstance(leaf.length, int):
             raise Undecidable("a view whose place in memory is not known")
-        found.append(Run(leaf.start, leaf.length, taken))
+        runs.append(Run(leaf.start, leaf.length, taken))
         taken += leaf.length
-    return found
+    return runs
 
 
 def unrolled(items: Items) -> list[Leaf]:
     """All runs with loops unrolled, in order."""
     if _pieces(items) > MAX_PIECES:
         raise Undecidable("a view in too many pieces")
-    found: list[Leaf] = []
+    runs: list[Leaf] = []
     for item in items:
         if isinstance(item, Leaf):
-            found.append(item)
+            runs.append(item)
         else:
             for row in range(number(item.times)):
-                found.extend(unrolled(instance(item.body, row, 0)))
-    return found
+                runs.extend(unrolled(instance(item.body, row, 0)))
+    return runs
 
 
 def _pieces(items: Items) -> int:

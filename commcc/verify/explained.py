@@ -59,8 +59,8 @@ def launch(state: State, node: fx.Node, fact: CollectiveOp, groups: Mapping[str,
     outs = tensors_in(arguments.get(fact.out)) if fact.out is not None else []
     keys = tuple((name, key_of(table, value)) for name, value in arguments.items())
     term = table.intern(("op", path_of(node.target), keys))
-    made, why = _described(state, fact, inputs, outs, arguments)
-    alone = bool(made) and _is_alone(table, fact, arguments)
+    outputs, why = _described(state, fact, inputs, outs, arguments)
+    alone = bool(outputs) and _is_alone(table, fact, arguments)
     if alone:
         trace.alone.setdefault(str(arguments["group_name"]), node.name)
     if why:
@@ -68,19 +68,19 @@ def launch(state: State, node: fx.Node, fact: CollectiveOp, groups: Mapping[str,
     for tensor, out in zip(inputs, outs, strict=False):
         if tensor.root == out.root and fact.kind is Kind.ALL_GATHER:
             _in_place(state, node, (tensor, out), str(arguments.get("group_name")))
-    state.write(node, term, outs, tuple(content for content, _ in made))
-    if made:
-        value = _explained(state, node, fact, made, outs, alone=alone)
+    state.write(node, term, outs, tuple(content for content, _ in outputs))
+    if outputs:
+        value = _explained(state, node, fact, outputs, outs, alone=alone)
     else:
         value = state.result(node, node.meta.get("val"), term, tuple(outs))
     trace.launches += 1
-    if made and not alone and all(meta.shape is not None and product(meta.shape) == 0 for _, meta in made):
+    if outputs and not alone and all(meta.shape is not None and product(meta.shape) == 0 for _, meta in outputs):
         trace.bare.append((term, node.name))  # no element tells what was launched, and on which group
     # What a rank has sent to itself, others have made.
-    sources = () if alone else tuple(dict.fromkeys(s for content, _ in made for s in table.sources_of(content)))
+    sources = () if alone else tuple(dict.fromkeys(s for content, _ in outputs for s in table.sources_of(content)))
     operands = tuple(tensor.content for tensor in inputs)
     strides = tuple(tensor.meta.strides for tensor in inputs)
-    kind = LAUNCH if made else OP
+    kind = LAUNCH if outputs else OP
     trace.steps.append(
         Step(
             node.name,
@@ -172,13 +172,13 @@ def _meta(fact: CollectiveOp, tensor: Tensor, arguments: dict[str, Any]) -> Meta
 
 
 def _explained(
-    state: State, node: fx.Node, fact: CollectiveOp, made: list[tuple[int, Meta]], outs: list[Tensor], *, alone: bool
+    state: State, node: fx.Node, fact: CollectiveOp, outputs: list[tuple[int, Meta]], outs: list[Tensor], *, alone: bool
 ) -> Value:
-    bases: list[Tensor | None] = [*outs] or [None] * len(made)
+    bases: list[Tensor | None] = [*outs] or [None] * len(outputs)
     val = node.meta.get("val")
     vals = list(val) if isinstance(val, (tuple, list)) else [val]
     results = []
-    for (content, meta), base in zip(made, bases, strict=True):
+    for (content, meta), base in zip(outputs, bases, strict=True):
         result = state.tensor(content, meta, node, base)
         if not alone:
             state.worked(node, counts(state.table, content))
@@ -250,10 +250,10 @@ def wait(state: State, node: fx.Node) -> Value | None:
             reading = state.memory.storages[tensor.root].reading
             reading[:] = [use for use in reading if use[0] is not flight]
     now = state.memory.current(value)
-    made = state.tensor(now.content, now.meta, node, now)
-    made.may_copy = now.may_copy
-    state.check(node, made, node.meta.get("val"))
-    return made
+    result = state.tensor(now.content, now.meta, node, now)
+    result.may_copy = now.may_copy
+    state.check(node, result, node.meta.get("val"))
+    return result
 
 
 #: What a regrouping op calls the tensor, or the tensors, that it regroups.
@@ -290,15 +290,15 @@ class Explainer(State):
         if "out_dtype_ints" in arguments and formed.shape != tuple(getattr(val, "shape", ())):
             # The op numbers all dtypes that a release of PyTorch has; the graph may be of another release.
             raise Undecidable("numbers that stand for other dtypes in this PyTorch")
-        made = self._formed(node, formed, 0, arguments)
-        self.check(node, made, val)
+        result = self._formed(node, formed, 0, arguments)
+        self.check(node, result, val)
         if formed.alias == COPY:
             self.trace.copies += 1
         if converts(path):
             operand = next((arguments[name] for name in _OPERANDS if name in arguments), None)
-            self._note_cast(node, made.content, tensors_in(operand), arguments)
-        self.host.copied(path, node, arguments, made)
-        return made
+            self._note_cast(node, result.content, tensors_in(operand), arguments)
+        self.host.copied(path, node, arguments, result)
+        return result
 
     def _formed(self, node: fx.Node, formed: Formed, index: int, arguments: dict[str, Any]) -> Tensor:
         name = "self" if "self" in arguments else next(n for n in _OPERANDS if n in arguments)
@@ -311,16 +311,16 @@ class Explainer(State):
         if formed.alias == INVALID:
             text = "is a view that the strides of its operand do not allow; use reshape"
             self.event("value", node, text, ("view", formed.content, formed.shape, first.meta.strides))
-        made = self.tensor(formed.content, meta, node, first)
-        made.via = (node, arguments, index, name)
-        made.may_copy = formed.alias == MAYBE or first.may_copy
-        return made
+        result = self.tensor(formed.content, meta, node, first)
+        result.via = (node, arguments, index, name)
+        result.may_copy = formed.alias == MAYBE or first.may_copy
+        return result
 
-    def _note_cast(self, node: fx.Node, made: int, operands: list[Tensor], arguments: dict[str, Any]) -> None:
-        """Record the elements that an op which made the content ``made`` of its operands converted."""
-        if not operands or all(operand.content == made for operand in operands):
+    def _note_cast(self, node: fx.Node, content: int, operands: list[Tensor], arguments: dict[str, Any]) -> None:
+        """Record the elements that an op which gives ``content`` converted, of those of its operands."""
+        if not operands or all(operand.content == content for operand in operands):
             return
-        work = counts(self.table, made)
+        work = counts(self.table, content)
         old = {source for operand in operands for source in self.table.sources_of(operand.content)}
         old.update(self.table.keys[source][1] for source in tuple(old) if is_widening(self.table, source))
         fresh = {source: n for source, n in work.items() if self.table.keys[source][0] == CAST and source not in old}
@@ -328,7 +328,7 @@ class Explainer(State):
             self.worked(node, fresh)
             keys = tuple((name, key_of(self.table, value)) for name, value in arguments.items())
             contents = tuple(operand.content for operand in operands)
-            step = Step(node.name, path_of(node.target), CONVERSION, made, made, keys, contents, tuple(fresh))
+            step = Step(node.name, path_of(node.target), CONVERSION, content, content, keys, contents, tuple(fresh))
             self.trace.steps.append(step)
 
     def filled(self, node: fx.Node, path: str, arguments: dict[str, Any]) -> Value:
@@ -343,7 +343,7 @@ class Explainer(State):
                 raise Undecidable("a copy within one piece of memory")
         keys = tuple((name, key_of(self.table, value)) for name, value in arguments.items())
         term = self.table.intern(("op", path, keys))
-        made = []
+        results = []
         for target, source in zip(targets, sources, strict=True):
             now = self.memory.current(source)
             content = cast(self.table, now.content, target.dtype, ())
@@ -351,9 +351,9 @@ class Explainer(State):
             self._note_cast(node, content, [now], arguments)
             held = self.tensor(content, target.meta, node, target)
             held.may_copy = target.may_copy
-            made.append(held)
+            results.append(held)
         self.trace.copies += 1
-        return made[0] if isinstance(arguments.get("self"), Tensor) else tuple(made)
+        return results[0] if isinstance(arguments.get("self"), Tensor) else tuple(results)
 
     def delivered(self, node: fx.Node, twin: str, arguments: dict[str, Any]) -> Value:
         """An op that writes what another one gives, its twin, into tensors that it is handed as ``out``."""
@@ -372,14 +372,14 @@ class Explainer(State):
                 raise Undecidable("a copy within one piece of memory, or between devices")
         keys = tuple((name, key_of(self.table, value)) for name, value in arguments.items())
         term = self.table.intern(("op", twin, keys))
-        made = []
+        results = []
         for part, out in zip(parts, outs, strict=True):
             self.write(node, term, [out], (part.content,))
             held = self.tensor(part.content, out.meta, node, out)
             held.may_copy = out.may_copy
-            made.append(held)
+            results.append(held)
         self.trace.copies += 1
-        return made[0] if isinstance(formed, Formed) else tuple(made)
+        return results[0] if isinstance(formed, Formed) else tuple(results)
 
 
 def _check_copy(target: Tensor, source: Tensor) -> None:

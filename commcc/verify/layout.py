@@ -112,7 +112,7 @@ def _joined(first: Item, second: Item, depth: int) -> Item | None:
 
 
 def _moved(body: Items, rows: Size, depth: int) -> Items:
-    return each_leaf(body, lambda leaf: shifted(leaf, rows, depth))
+    return map_leaves(body, lambda leaf: shifted(leaf, rows, depth))
 
 
 def _simplify(loop: Loop, depth: int) -> Items:
@@ -128,15 +128,15 @@ def _simplify(loop: Loop, depth: int) -> Items:
         if only.strides[depth] == only.length:
             return (Leaf(only.source, only.start, only.length * loop.times, only.strides[:depth]),)
     elif all(leaf.strides[depth] == only.times * leaf.strides[depth + 1] for leaf in leaves(only.body)):
-        inner = each_leaf(only.body, lambda leaf: leaf._replace(strides=_drop(leaf.strides, depth)))
+        inner = map_leaves(only.body, lambda leaf: leaf._replace(strides=_drop(leaf.strides, depth)))
         return (Loop(loop.times * only.times, inner, only.row),)
     return (loop._replace(body=body),)
 
 
-def each_leaf(items: Iterable[Item], change: Callable[[Leaf], Leaf]) -> Items:
+def map_leaves(items: Iterable[Item], change: Callable[[Leaf], Leaf]) -> Items:
     """The same loops with every run replaced."""
     return tuple(
-        change(item) if isinstance(item, Leaf) else item._replace(body=each_leaf(item.body, change)) for item in items
+        change(item) if isinstance(item, Leaf) else item._replace(body=map_leaves(item.body, change)) for item in items
     )
 
 
@@ -150,7 +150,7 @@ def instance(body: Items, row: Size, level: int) -> Items:
     def fix(leaf: Leaf) -> Leaf:
         return leaf._replace(start=leaf.start + row * leaf.strides[level], strides=_drop(leaf.strides, level))
 
-    return each_leaf(body, fix)
+    return map_leaves(body, fix)
 
 
 def shifted(leaf: Leaf, rows: Size, level: int) -> Leaf:
@@ -254,7 +254,7 @@ def _part(item: Item, start: Size, stop: Size, level: int) -> list[Item]:
         out.extend(cut(instance(item.body, first, level), start % row, row, level))
         first = first + 1
     if first != last:
-        moved = each_leaf(item.body, lambda leaf: shifted(leaf, first, level))
+        moved = map_leaves(item.body, lambda leaf: shifted(leaf, first, level))
         out.append(Loop(last - first, moved, row))
     if stop % row != 0:
         out.extend(cut(instance(item.body, last, level), 0, stop % row, level))
@@ -283,7 +283,7 @@ def rows_of(items: Items, count: Size, row: Size) -> Items | None:
     ranges = row_ranges(items, count, row)
     if len(ranges) == 1:
         return ranges[0].body
-    return unify([instance(each.body, 0, 0) for each in ranges]) if all(each.number == 1 for each in ranges) else None
+    return unify([instance(rows.body, 0, 0) for rows in ranges]) if all(rows.number == 1 for rows in ranges) else None
 
 
 def _regroup(loop: Loop, rows: int, level: int = 0) -> Items:
@@ -293,7 +293,7 @@ def _regroup(loop: Loop, rows: int, level: int = 0) -> Items:
         stride = leaf.strides[level]
         return leaf._replace(strides=(*leaf.strides[:level], rows * stride, stride, *leaf.strides[level + 1 :]))
 
-    return (Loop(rows, each_leaf(loop.body, change), loop.row),)
+    return (Loop(rows, map_leaves(loop.body, change), loop.row),)
 
 
 def row_ranges(items: Items, count: Size, row: Size) -> list[Rows]:
@@ -302,19 +302,19 @@ def row_ranges(items: Items, count: Size, row: Size) -> list[Rows]:
         raise Undecidable("a symbolic number of rows")
     if row == 0:
         return [Rows(count, ())]
-    found: list[Rows] = []
+    ranges: list[Rows] = []
     pieces = 0  # in all parts together
     for part, rows in _aligned(items, row, 0):
         body = _rows_of_one(part[0], rows, row, 0) if len(part) == 1 else None
         if body is not None:
-            _extend(found, Rows(rows, body))
+            _extend(ranges, Rows(rows, body))
             continue
         pieces += rows * len(part)
         _check_pieces(pieces)
-        for each in explicit_rows(part, rows, row):
+        for one_row in explicit_rows(part, rows, row):
             # A loop of one row may have any stride.
-            _extend(found, Rows(1, each_leaf(each, lambda leaf: leaf._replace(strides=(0, *leaf.strides)))))
-    return found
+            _extend(ranges, Rows(1, map_leaves(one_row, lambda leaf: leaf._replace(strides=(0, *leaf.strides)))))
+    return ranges
 
 
 def _extend(ranges: list[Rows], more: Rows) -> None:
@@ -369,10 +369,10 @@ def joined_rows(parts: Sequence[tuple[Items, Size]], count: Size, level: int = 0
         if isinstance(only, Loop) and all(isinstance(n, int) for n in (only.times, only.row, row)):
             inner = only.row // row
             if inner > 1 and inner * row == only.row and only.times * inner == count:
-                outer = [_body_of(each, only.times, inner * size, level) for each, size in parts]
+                outer = [_body_of(part, only.times, inner * size, level) for part, size in parts]
                 nests = [(body, size) for body, (_, size) in zip(outer, parts, strict=True) if body is not None]
-                made = joined_rows(nests, inner, level + 1) if len(nests) == len(parts) else None
-                return None if made is None else [Loop(only.times, tuple(made), inner * whole)]
+                joined = joined_rows(nests, inner, level + 1) if len(nests) == len(parts) else None
+                return None if joined is None else [Loop(only.times, tuple(joined), inner * whole)]
     return None
 
 

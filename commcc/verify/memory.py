@@ -85,14 +85,14 @@ def _guess(tensor: Tensor) -> tuple[Any, ...]:
 
     The same op on operands that lie alike does the same in both graphs; any two others are not to be taken for one.
     """
-    found: list[Any] = []
+    views: list[Any] = []
     at: Tensor | None = tensor if tensor.may_copy else None
     while at is not None:
         if at.may_copy and at.base is not None:
             path = path_of(at.via[0].target) if at.via else ""
-            found.append((path, at.shape, at.base.shape, at.base.meta.strides, at.base.dtype))
+            views.append((path, at.shape, at.base.shape, at.base.meta.strides, at.base.dtype))
         at = at.base
-    return tuple(found)
+    return tuple(views)
 
 
 class Memory:
@@ -104,9 +104,9 @@ class Memory:
 
     def allocate(self, content: int, meta: Meta) -> Tensor:
         """A tensor that owns a new storage."""
-        made = Tensor(content, meta, len(self.storages))
-        self.storages.append(Storage(made))
-        return made
+        tensor = Tensor(content, meta, len(self.storages))
+        self.storages.append(Storage(tensor))
+        return tensor
 
     def current(self, tensor: Tensor) -> Tensor:
         """The tensor as it reads now: itself, or a load when its storage was written since it was made."""
@@ -168,16 +168,16 @@ class Memory:
 
     def users(self, tensor: Tensor, *, reading: bool) -> list[tuple[Flight, Tensor, str]]:
         """Launches in flight that fill, or also read, what a tensor overlaps with, and why that is not certain."""
-        found = []
+        users = []
         storage = self.storages[tensor.root]
         for flight, part in (*storage.filling, *(storage.reading if reading else ())):
             doubt = self.apart(part, tensor)
             if doubt is not None:
-                found.append((flight, part, doubt or flight.doubt))
+                users.append((flight, part, doubt or flight.doubt))
         for other in (self.storages[root] for root in storage.linked):
             uses = (*other.filling, *(other.reading if reading else ()))
-            found.extend((flight, part, "memory that may be shared") for flight, part in uses)
-        return found
+            users.extend((flight, part, "memory that may be shared") for flight, part in uses)
+        return users
 
     def version(self, root: int) -> int:
         """The term of all that was written to a storage, and what it held at first."""

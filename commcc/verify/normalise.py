@@ -71,7 +71,7 @@ def check_order(graph: fx.Graph, report: Report, which: str) -> bool:
     fine = True
     for node in graph.nodes:
         early = (
-            [] if seen.issuperset(node._input_nodes) else [each for each in node.all_input_nodes if each not in seen]
+            [] if seen.issuperset(node._input_nodes) else [used for used in node.all_input_nodes if used not in seen]
         )
         problems = [f"uses '{used.name}' before it is computed" for used in early]
         if finished:
@@ -94,7 +94,7 @@ def _too_large(node: fx.Node) -> list[int]:
     """Whole numbers among the operands of an op that do not fit where it takes them; as scalars they may be larger."""
     if not any(map(_has_large, (*node.args, *node.kwargs.values()))) or not isinstance(node.target, OpOverload):
         return []
-    named = {each.name: str(each.type) for each in node.target._schema.arguments}
+    named = {parameter.name: str(parameter.type) for parameter in node.target._schema.arguments}
     given = {**dict(zip(named, node.args, strict=False)), **node.kwargs}
     whole = [value for name, value in given.items() if "int" in named.get(name, "").lower()]
     return [leaf for leaf in pytree.tree_leaves(whole) if _has_large(leaf)]
@@ -172,10 +172,10 @@ def _inner(program: Program, node: fx.Node) -> Call | None:
 def _copy(plain: fx.Graph, node: fx.Node, inner: Call | None, env: dict[fx.Node, fx.Node]) -> fx.Node:
     call = inner or Call(node.target, node.args, node.kwargs, node)
     args, kwargs = (fx.node.map_arg(part, lambda used: env[used]) for part in (call.args, call.kwargs))
-    made = plain.create_node(node.op, call.target, args, kwargs, node.name)
-    made.name = node.name
-    made.meta = node.meta
-    return made
+    copy = plain.create_node(node.op, call.target, args, kwargs, node.name)
+    copy.name = node.name
+    copy.meta = node.meta
+    return copy
 
 
 # Fused ops
@@ -240,9 +240,9 @@ class _Unfolding:
 
     def _operands(self, nodes: list[Any]) -> list[fx.Node] | None:
         """What stands for the operands of a fused op; None when one is no tensor."""
-        found = [self.env.get(node) if isinstance(node, fx.Node) else None for node in nodes]
-        tensors = [node for node in found if node is not None and self._is_tensor(node)]
-        return tensors if len(tensors) == len(found) else None
+        operands = [self.env.get(node) if isinstance(node, fx.Node) else None for node in nodes]
+        tensors = [node for node in operands if node is not None and self._is_tensor(node)]
+        return tensors if len(tensors) == len(operands) else None
 
     def _taken(self, node: fx.Node) -> bool:
         source, place = node.args[0], node.args[1]
@@ -262,14 +262,14 @@ class _Unfolding:
 
     def _call(self, target: Any, args: tuple[Any, ...], shape: list[Any]) -> fx.Node:
         """A node; the verifier works out the layout of what it explains, and needs a value for the others."""
-        made = self.graph.call_function(target, args)
-        self.shapes[made] = shape
-        first = next(iter(made.all_input_nodes))
+        node = self.graph.call_function(target, args)
+        self.shapes[node] = shape
+        first = next(iter(node.all_input_nodes))
         like: torch.Tensor = self.likes[first] if first in self.likes else first.meta["val"]
         if op_name(target) not in AROUND_FUSED:
-            made.meta["val"] = self.ctx.tensor(shape, _steps(shape), like.dtype, like.device)
-        self.likes[made] = like
-        return made
+            node.meta["val"] = self.ctx.tensor(shape, _steps(shape), like.dtype, like.device)
+        self.likes[node] = like
+        return node
 
     def _shape(self, node: fx.Node) -> list[Any]:
         return self.shapes[node] if node in self.shapes else list(node.meta["val"].shape)
@@ -311,11 +311,11 @@ class _Unfolding:
         if len(shape) == 2:
             return self._call(aten.mm.default, (left, right), [shape[0], width])
         flat = [prod(shape[:-1]), shape[-1]]
-        made = self._call(
+        product = self._call(
             aten.mm.default, (self._call(aten.reshape.default, (left, flat), flat), right), [flat[0], width]
         )
         wanted = [*shape[:-1], width]
-        return self._call(aten.reshape.default, (made, wanted), wanted)
+        return self._call(aten.reshape.default, (product, wanted), wanted)
 
     def _scatter(self, node: fx.Node) -> bool:
         if len(node.args) < 5:
@@ -329,11 +329,11 @@ class _Unfolding:
             return False
         product = self._product(*operands)
         shape = self._shape(product)
-        each = shape[place] // size
-        part = [each if d == place else n for d, n in enumerate(shape)]
+        chunk = shape[place] // size
+        part = [chunk if d == place else n for d, n in enumerate(shape)]
         if place:
             pieces = [
-                self._call(aten.slice.Tensor, (product, place, i * each, (i + 1) * each), part) for i in range(size)
+                self._call(aten.slice.Tensor, (product, place, i * chunk, (i + 1) * chunk), part) for i in range(size)
             ]
             product = self._call(aten.cat.default, (pieces, 0), [part[0] * size, *part[1:]])
         launch = self._call(c10d.reduce_scatter_tensor.default, (product, reduction, size, group), part)
@@ -345,7 +345,7 @@ def _taken_as_usual(node: fx.Node) -> bool:
     """Whether the results of a fused gather are taken one by one: the whole, and products out of the list."""
     lists = [user for user in node.users if user.args[1:] == (1,)]
     places = [(user, user.args[1:]) for user in node.users]
-    products = [user for each in lists for user in each.users]
+    products = [user for listed in lists for user in listed.users]
     count = len(node.args[1]) if len(node.args) > 1 and isinstance(node.args[1], (list, tuple)) else 0
     return all(user.target is operator.getitem and place in ((0,), (1,)) for user, place in places) and all(
         user.target is operator.getitem and user.args[1:] in [(i,) for i in range(count)] for user in products
@@ -421,7 +421,7 @@ def _check(before: Program, after: Program, group: ProcessGroup) -> tuple[str, s
     size = old.size
     if size is None:  # what collectives say, where the table does not
         said = (group_size_of(node) for _, node in _launches(before, root))
-        size = next((each for each in said if each is not None), None)
+        size = next((candidate for candidate in said if candidate is not None), None)
     for what, was, now in (("size", size, group.size), ("ranks", old.ranks, group.ranks)):
         if was != now:
             return "", f"has {what} {now}, but '{root}', which it is split off, has {was} in BEFORE"
@@ -456,17 +456,17 @@ def _nodes(graph: fx.Graph, root: Any, depth: int = 0) -> Iterator[fx.Node]:
 
 def _words(node: fx.Node) -> set[Any]:
     """All strings among the arguments of a node."""
-    found: set[Any] = set()
+    words: set[Any] = set()
     stack: list[Any] = [*node.args, *node.kwargs.values()]
     while stack:
         argument_ = stack.pop()
         if isinstance(argument_, str):
-            found.add(argument_)
+            words.add(argument_)
         elif isinstance(argument_, (tuple, list)):
             stack.extend(argument_)
         elif isinstance(argument_, dict):
             stack.extend(argument_.values())
-    return found
+    return words
 
 
 def _launches(program: Program, name: str) -> Iterator[tuple[str, fx.Node]]:

@@ -68,10 +68,10 @@ class Pair:
 
     def known(self, content: int) -> bool:
         """Whether BEFORE has every source of a content."""
-        found = self._known.get(content)
-        if found is None:
-            found = self._known[content] = all(map(self._has, self.table.sources_of(content)))
-        return found
+        known = self._known.get(content)
+        if known is None:
+            known = self._known[content] = all(map(self._has, self.table.sources_of(content)))
+        return known
 
     def _has(self, source: int) -> bool:
         key = self.table.keys[source]
@@ -141,16 +141,16 @@ class Pair:
             for step in old.steps
             if step.term not in new
         )
-        found = {term: self.table.undecided[term] for term in only if term in self.table.undecided}
+        reasons = {term: self.table.undecided[term] for term in only if term in self.table.undecided}
         for one, other in ((self.before, self.after), (self.after, self.before)):
             alone = (one.versions - other.versions) | (one.sources - other.sources)
-            found.update((term, self.table.undecided[term]) for term in alone if term in self.table.undecided)
+            reasons.update((term, self.table.undecided[term]) for term in alone if term in self.table.undecided)
         for old, new in ((self.before.constants, self.after.constants), (self.after.constants, self.before.constants)):
             for name, value in old.items():
                 term = self.table.keys[value.content][1] if isinstance(value, Tensor) else getattr(value, "term", -1)
                 if term in self.table.undecided and new.get(name) is not value:
-                    found[term] = self.table.undecided[term]
-        return found
+                    reasons[term] = self.table.undecided[term]
+        return reasons
 
     def doubt(self, key: Any) -> str:
         """Why an argument or size, given as a key, was not decided, empty when it was."""
@@ -180,15 +180,15 @@ class Pair:
     @cached_property
     def _doubts(self) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
         """Ops that were not decided and that the other graph does not have, with the reason: BEFORE's, AFTER's."""
-        found: tuple[list[tuple[str, str]], list[tuple[str, str]]] = ([], [])
+        by_side: tuple[list[tuple[str, str]], list[tuple[str, str]]] = ([], [])
         sides = ((self.before, self.new_terms), (self.after, self.old_terms))
-        for (trace, there), doubts in zip(sides, found, strict=True):
+        for (trace, there), doubts in zip(sides, by_side, strict=True):
             for step in (step for step in trace.steps if step.term not in there):
                 # Why it, or what it works on, was not decided.
                 why = step.why or next(filter(None, map(self.undecided, step.operands)), "")
                 if why:
                     doubts.append((step.path, why))
-        return found
+        return by_side
 
     def fail(
         self,
@@ -330,10 +330,10 @@ class Words:
         """Every argument in which two calls of one op differ; ``olds`` and ``news`` are nodes by name."""
         was, now = dict(old.arguments), dict(new.arguments)
         here, there = _operands(news.get(new.node)), _operands(olds.get(old.node))
-        found: list[Difference] = []
+        differences: list[Difference] = []
         for name in dict.fromkeys((*was, *now)):
-            found.extend(self._compare(name, was.get(name), now.get(name), here.get(name), there.get(name)))
-        return found
+            differences.extend(self._compare(name, was.get(name), now.get(name), here.get(name), there.get(name)))
+        return differences
 
     def _compare(self, label: str, was: Any, now: Any, here: Any, there: Any) -> Iterator[Difference]:
         if was == now:
@@ -357,17 +357,17 @@ class Words:
 def settings(table: Terms, source: int) -> dict[str, str]:
     """Group, size, reduction and dtype of a collective, in words."""
     key = table.keys[source]
-    found = {"dtype": str(table.dtype.get(source, "?")).removeprefix("torch.")}
+    values = {"dtype": str(table.dtype.get(source, "?")).removeprefix("torch.")}
     if key[0] == GATHER:
-        found.update(group=_word(key[3]), group_size=str(key[2]))
+        values.update(group=_word(key[3]), group_size=str(key[2]))
     elif key[0] == SCATTER:
         over = key[-1]
-        found.update(group=_word(over.group), reduction=over.reduction)
-        found.update(group_size=str(key[3] if len(key) > 4 else len(key[1])))
+        values.update(group=_word(over.group), reduction=over.reduction)
+        values.update(group_size=str(key[3] if len(key) > 4 else len(key[1])))
     elif key[0] in (REDUCE, BROADCAST):
         first = "reduction" if key[0] == REDUCE else "root"
-        found.update({first: str(key[2][0][-1]), "group": _word(key[2][1])})
-    return found
+        values.update({first: str(key[2][0][-1]), "group": _word(key[2][1])})
+    return values
 
 
 def _word(key: tuple[Any, ...]) -> str:

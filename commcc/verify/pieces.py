@@ -170,7 +170,7 @@ class Pieces(RowViews):
         """Pieces from a place on, each of which has so many rows."""
         base, units = self._pieces(rows.order)
         counts = _units(base)
-        made, at, passed = [], 0, Counter[Any]()
+        pieces, at, passed = [], 0, Counter[Any]()
         while passed != start and at < len(units):
             passed += counts[units[at]]
             at += 1
@@ -183,15 +183,15 @@ class Pieces(RowViews):
                 at += 1
             if not size or have != size:
                 raise Mixed("rows are split by other numbers than their counts")
-            made.append(Rows(_order_of(base, units[first:at]), rows.dim))
-        return made
+            pieces.append(Rows(_order_of(base, units[first:at]), rows.dim))
+        return pieces
 
     def _parts(self, node: fx.Node, a: dict[str, Any]) -> Kind:
         sizes = a.get("split_sizes")
-        if not any(isinstance(self.of(each), Number) for each in node.all_input_nodes):
+        if not any(isinstance(self.of(used), Number) for used in node.all_input_nodes):
             return (self._slice(node, a),) * len(node.meta["val"])
         rows, shape = self.rows_in(a["self"]), shape_of(a["self"])
-        counted = [self._size_of(each) for each in sizes or ()]
+        counted = [self._size_of(size) for size in sizes or ()]
         if a.get("dim", 0) % len(shape) != rows.dim or not counted or None in counted:
             raise Mixed("rows are split by other numbers than their counts")
         total: Counted = sum(counted, Counter())  # type: ignore[arg-type]
@@ -200,7 +200,7 @@ class Pieces(RowViews):
         return tuple(self._taken(rows, Counter(), counted))  # type: ignore[arg-type]
 
     def _slice(self, node: fx.Node, a: dict[str, Any]) -> Kind:
-        if not any(isinstance(self.of(each), Number) for each in node.all_input_nodes):
+        if not any(isinstance(self.of(used), Number) for used in node.all_input_nodes):
             return super()._slice(node, a)
         rows, start, end = self.rows_in(a["self"]), self._size_of(a.get("start", 0)), self._size_of(a.get("end"))
         along = a["dim"] % len(shape_of(a["self"])) == rows.dim and a.get("step", 1) == 1
@@ -211,7 +211,7 @@ class Pieces(RowViews):
     def _join(self, node: fx.Node, a: dict[str, Any]) -> Kind:
         if self._all_sums(a["tensors"]):
             return Total()
-        parts, dim = [self.rows_in(each) for each in a["tensors"]], a.get("dim", 0) % len(shape_of(node))
+        parts, dim = [self.rows_in(tensor) for tensor in a["tensors"]], a.get("dim", 0) % len(shape_of(node))
         if any(part.dim != parts[0].dim for part in parts):
             raise Mixed("rows behind rows")
         if dim != parts[0].dim and all(part.order == parts[0].order for part in parts):
@@ -226,9 +226,9 @@ class Pieces(RowViews):
 
     def _stack(self, node: fx.Node, a: dict[str, Any]) -> Kind:
         if self._all_sums(a["tensors"]):
-            sums = [self.of(each) for each in a["tensors"]]
+            sums = [self.of(tensor) for tensor in a["tensors"]]
             return Total(("stack", *(kind.what for kind in sums)) if a.get("dim", 0) == 0 else ())  # type: ignore[union-attr]
-        parts = [self.rows_in(each) for each in a["tensors"]]
+        parts = [self.rows_in(tensor) for tensor in a["tensors"]]
         if any((p.order, p.dim) != (parts[0].order, parts[0].dim) for p in parts):
             raise Mixed("rows meet rows in another order")
         return Rows(parts[0].order, parts[0].dim + (a.get("dim", 0) % len(shape_of(node)) <= parts[0].dim))
@@ -272,10 +272,10 @@ class Pieces(RowViews):
         return number_of(whole - part)
 
     def _counted(self, given: Sequence[Any]) -> list[Counted]:
-        found = [self._size_of(each) for each in given]
-        if None in found or not any(isinstance(self.of(each), Number) for each in given):
+        counts = [self._size_of(size) for size in given]
+        if None in counts or not any(isinstance(self.of(size), Number) for size in given):
             raise Mixed("a number of rows is looked at")
-        return found  # type: ignore[return-value]
+        return counts  # type: ignore[return-value]
 
     def _at_least(self, node: fx.Node, a: dict[str, Any]) -> Kind:
         """No number of rows is negative, of the whole or of a chunk; nothing else is known of both."""

@@ -31,10 +31,10 @@ from commcc.verify.contents import cast, reinterpret
 from commcc.verify.layout import (
     cut,
     cut_all,
-    each_leaf,
     intern,
     items_of,
     joined_rows,
+    map_leaves,
     narrow_rows,
     row_ranges,
     rows_of,
@@ -159,8 +159,8 @@ def _parts(table: Terms, tensor: Tensor, dim: int, lengths: Shape) -> tuple[Form
         parts = zip(cut_all(body, runs, 1), runs, strict=True)
         contents = [intern(table, [Loop(outer, tuple(part), run)]) for part, run in parts]
     shapes_of = [(*shape[:dim], length, *shape[dim + 1 :]) for length in lengths]
-    made = zip(contents, shapes_of, strict=True)
-    return tuple(Formed(content, new, tensor.dtype, tensor.meta.strides, VIEW) for content, new in made)
+    pairs = zip(contents, shapes_of, strict=True)
+    return tuple(Formed(content, new, tensor.dtype, tensor.meta.strides, VIEW) for content, new in pairs)
 
 
 def _split(table: Terms, a: Arguments) -> tuple[Formed, ...]:
@@ -256,26 +256,26 @@ def _joined(table: Terms, parts: list[tuple[Tensor, Shape]], outer: Size, inner:
     contents = [(items_of(table, tensor.content), shape[dim] * inner) for tensor, shape in parts]
     if outer == 1:
         return intern(table, [item for items, _ in contents for item in items])
-    made = joined_rows(contents, outer)
-    if made is not None:
-        return intern(table, made)
+    joined = joined_rows(contents, outer)
+    if joined is not None:
+        return intern(table, joined)
     bodies = [rows_of(items, outer, row) for items, row in contents]
     if all(body is not None for body in bodies):
-        body = tuple(item for each in bodies if each is not None for item in each)
+        body = tuple(item for rows in bodies if rows is not None for item in rows)
         return intern(table, [Loop(outer, body, total(body))])
     return intern(table, _interleaved([row_ranges(items, outer, row) for items, row in contents]))
 
 
 def _interleaved(parts: list[list[Rows]]) -> Iterator[Item]:
     """Row after row of all parts, in ranges of rows in which each part is alike."""
-    ends = [list(itertools.accumulate(each.number for each in ranges)) for ranges in parts]
+    ends = [list(itertools.accumulate(rows.number for rows in ranges)) for ranges in parts]
     start = 0
-    for end in sorted({end for each in ends for end in each}):
+    for end in sorted({end for bounds in ends for end in bounds}):
         body: list[Item] = []
         for ranges, stops in zip(parts, ends, strict=True):
             at = bisect_right(stops, start)
             offset = start - (stops[at - 1] if at else 0)
-            body.extend(each_leaf(ranges[at].body, lambda leaf, offset=offset: shifted(leaf, offset, 0)))  # type: ignore[misc]
+            body.extend(map_leaves(ranges[at].body, lambda leaf, offset=offset: shifted(leaf, offset, 0)))  # type: ignore[misc]
         yield Loop(end - start, tuple(body), total(body))
         start = end
 
@@ -298,8 +298,8 @@ UNDEFINED = "undefined"
 @lru_cache(maxsize=1)
 def _dtypes() -> tuple[torch.dtype, ...]:
     """All dtypes in the order of their names, as the op numbers them."""
-    found = (getattr(torch, name) for name in dir(torch))
-    return tuple(each for each in found if isinstance(each, torch.dtype))
+    values = (getattr(torch, name) for name in dir(torch))
+    return tuple(value for value in values if isinstance(value, torch.dtype))
 
 
 def gather_buffer(table: Terms, a: Arguments) -> Formed:

@@ -383,7 +383,7 @@ def expand(table: Terms, a: Arguments) -> Formed:
     repeated = [[Axis(number(size, "a symbolic size"), 0)] for size in new[:added]]
     for size, old, inner in zip(new[added:], shape, axes, strict=True):
         repeated.append(inner if size == old else [Axis(number(size, "a symbolic size"), 0)])
-    content = _content(table, source, start, [axis for each in repeated for axis in each])
+    content = _content(table, source, start, [axis for dim_axes in repeated for axis in dim_axes])
     return Formed(content, new, tensor.dtype, laid, VIEW)
 
 

@@ -3,7 +3,7 @@
     view(x, [4, 15, 8])             # x: Rows(("tokens", 60), 0): rows of 4 samples
     transpose(x, 0, 1)              # Rows(("tokens", 60), 1)
     view_as_complex(x)              # a view without a rule of its own: by its strides
-    slice_backward(g, [60, 8], 1, 0, 4, 1)      # zeros beside rows: rows
+    slice_backward(g, [60, 8], 1, 0, 4, 1)      # zeros next to rows: rows
 
 Limits: parts of the rows are told by :mod:`commcc.verify.pieces` where they are counted, and else not at all.
 """
@@ -171,10 +171,10 @@ class RowViews(RowRules):
         kind = self.of(node.args[0]) if node.args and not self.cut.get(node.name) else None
         if not isinstance(kind, (Rows, Total)):
             return None
-        made = shown(node, kind.dim if isinstance(kind, Rows) else 0)
-        if made is None or (isinstance(kind, Total) and not made.adds_up):
+        view = shown(node, kind.dim if isinstance(kind, Rows) else 0)
+        if view is None or (isinstance(kind, Total) and not view.adds_up):
             return None
-        return Rows(kind.order, made.dim) if isinstance(kind, Rows) else Total()
+        return Rows(kind.order, view.dim) if isinstance(kind, Rows) else Total()
 
     def _into(self, node: fx.Node, a: dict[str, Any]) -> Kind:
         """Rows put where a slice of each row was taken, among zeros or what was there."""

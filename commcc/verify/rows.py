@@ -100,10 +100,10 @@ class RowRules:
     def kind(self, node: fx.Node) -> Kind:
         """What a node gives."""
         try:
-            made = self._made(node)
+            kind = self._apply_rule(node)
             self._share_storage(node)
-            self._write(node, made)
-            return made
+            self._write(node, kind)
+            return kind
         except Mixed as reason:
             raise Mixed(f"at '{node.name}' ({_op(node)}): {reason}") from None
         except (
@@ -116,7 +116,7 @@ class RowRules:
         ):  # a file may say anything
             raise Mixed(f"at '{node.name}' ({_op(node)}): arguments that the op does not take") from None
 
-    def _made(self, node: fx.Node) -> Kind:
+    def _apply_rule(self, node: fx.Node) -> Kind:
         if is_getitem(node.target):
             return self._part(node)
         described = described_as(node.target)
@@ -135,8 +135,8 @@ class RowRules:
             if isinstance(kind, Rows) and kind.tag == "empty" and not (fills and used is arguments.get("self")):
                 raise Mixed("memory that nothing was written to")
         if rule is not None:
-            made: Kind = getattr(self, f"_{rule.name.lower()}")(node, arguments)
-            return made
+            result: Kind = getattr(self, f"_{rule.name.lower()}")(node, arguments)
+            return result
         if name in REPLACING:
             return self._replaced(arguments)
         if is_elementwise(target):
@@ -187,10 +187,10 @@ class RowRules:
                 return Rows(kind.order, kind.dim)
             return Total() if isinstance(kind, Total) else ()  # nothing that may be used
 
-        made = tuple(map(result, results)) if isinstance(results, (list, tuple)) else result(results)
-        if made == ():
+        composed = tuple(map(result, results)) if isinstance(results, (list, tuple)) else result(results)
+        if composed == ():
             raise Mixed("no rule says what it does to rows")
-        return made
+        return composed
 
     def _replaced(self, a: dict[str, Any]) -> Kind:
         """All of a tensor becomes a number, or what another one holds."""
@@ -214,19 +214,19 @@ class RowRules:
                     group |= self.sharing.get(used.name, {used.name})
         self.sharing.update(dict.fromkeys(group, group))
 
-    def _write(self, node: fx.Node, made: Kind) -> None:
+    def _write(self, node: fx.Node, kind: Kind) -> None:
         """What is written in place is another value from now on, under all of its names."""
         aliases, a = aliasing(node.target), bind(node)
         targets = [a.get(name) for name in aliases.writes]
         if aliases.pure or (ROW_RULES.get(op_name(node.target)) is RowRule.ACCUMULATE and self.of(a["self"]) is None):
             return
-        own = [each for each in targets if isinstance(each, fx.Node) and each.name in self.own]
+        own = [target for target in targets if isinstance(target, fx.Node) and target.name in self.own]
         group = self.sharing[node.name]
         if len(targets) != 1 or not own or len(group - set(self.written)) != 2 or group & self.entered:
             raise Mixed("a write to what others share")
         self.written[node.name] = group
         for name in group:
-            self.kinds[name] = made
+            self.kinds[name] = kind
             self._versions[name] += 1
 
     def origin(self, node: fx.Node) -> str:
@@ -259,7 +259,7 @@ class RowRules:
         return kind
 
     def _all_sums(self, values: Sequence[Any]) -> bool:
-        return bool(values) and all(isinstance(self.of(each), Total) for each in values)
+        return bool(values) and all(isinstance(self.of(value), Total) for value in values)
 
     def _part(self, node: fx.Node) -> Kind:
         kind, at = self.of(node.args[0]), node.args[1]
@@ -337,8 +337,8 @@ class RowRules:
             return self._along(node, {"self": a["self"], "dim": a.get("dim", -1)})
         if len(shape) != 1 or a.get("descending"):
             raise Mixed("it works along the rows")
-        made = Indices(rows.order, self.origin(a["self"]), local=rows.tag == "local")
-        return (Rows(made.sorted, 0), made)
+        indices = Indices(rows.order, self.origin(a["self"]), local=rows.tag == "local")
+        return (Rows(indices.sorted, 0), indices)
 
     def _reduce(self, node: fx.Node, a: dict[str, Any]) -> Kind:
         kind, shape = self.of(a["self"]), shape_of(a["self"])
@@ -352,21 +352,21 @@ class RowRules:
             return Total((what, *kind.what[1:]) if what else ())
         rows = self.rows_in(a["self"])
         if chosen is None or rows.dim in chosen:
-            if summed and rows.tag.startswith(CHOSEN) and not rows.dim and (each := marks(shape, chosen)) is not None:
-                return self._chosen(node, rows, shape[-1], each)
+            if summed and rows.tag.startswith(CHOSEN) and not rows.dim and (count := marks(shape, chosen)) is not None:
+                return self._chosen(node, rows, shape[-1], count)
             if summed and rows.tag.startswith(CHOSEN) and (rows.dim, chosen, len(shape)) == (1, {1}, 2):
                 return self._chosen(node, rows, shape[0], 1)
             if summed:
                 return Total()
             raise Mixed("it works along the rows")
         lost = 0 if a.get("keepdim") else sum(dim < rows.dim for dim in chosen)
-        made = Rows(rows.order, rows.dim - lost)
+        result = Rows(rows.order, rows.dim - lost)
         several = node.meta.get("val")
-        return (made,) * len(several) if isinstance(several, (list, tuple)) else made
+        return (result,) * len(several) if isinstance(several, (list, tuple)) else result
 
-    def _chosen(self, node: fx.Node, rows: Rows, numbers: Any, each: int) -> Kind:
+    def _chosen(self, node: fx.Node, rows: Rows, numbers: Any, per_row: int) -> Kind:
         """How often each number was chosen; no row chooses one twice, or exchanges by these counts would not fit."""
         key, _, several = rows.tag.removeprefix(CHOSEN).rpartition(" of ")
         if dtype_of(node) not in EXACT or rows.order[0] not in SLICED:
             return Total()
-        return Total(("counts", key, numbers, (*rows.order[:-1], rows.order[-1] * each * int(several))))
+        return Total(("counts", key, numbers, (*rows.order[:-1], rows.order[-1] * per_row * int(several))))

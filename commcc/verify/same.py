@@ -72,6 +72,6 @@ def _alike(a: torch.Tensor, b: torch.Tensor) -> bool:
     if not (a.layout is b.layout is torch.strided) or a.is_nested or b.is_nested:
         return False
     facts = (*a.shape, *a.stride(), a.storage_offset()), (*b.shape, *b.stride(), b.storage_offset())
-    if not all(_NUMBERS.issuperset(map(type, each)) for each in facts):
+    if not all(_NUMBERS.issuperset(map(type, numbers)) for numbers in facts):
         return False
     return facts[0] == facts[1] and a.dtype is b.dtype and a.device == b.device

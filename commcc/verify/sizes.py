@@ -401,8 +401,8 @@ class Symbols:
         return size
 
     def _lookup(self, name: str) -> Size:
-        found = self._bound.get(name)
-        return variable(self._table.intern(("symbol", name))) if found is None else found
+        bound = self._bound.get(name)
+        return variable(self._table.intern(("symbol", name))) if bound is None else bound
 
 
 def _symbol_name(val: Any) -> str | None:

@@ -161,7 +161,7 @@ class Terms:
         """The terms of two graphs that are compared."""
         in_flight = frozenset(source.name for source in begun_elsewhere(before.graph.nodes).values())
         table = cls(one_root=before.root is after.root, in_flight=in_flight)
-        table.group_sizes = {name: group.size for each in (after, before) for name, group in each.groups.items()}
+        table.group_sizes = {name: group.size for program in (after, before) for name, group in program.groups.items()}
         return table
 
     def as_declared(self, other: Terms) -> bool:
@@ -170,28 +170,28 @@ class Terms:
 
     def copy(self) -> Terms:
         """The same terms under the same numbers; what is added to one is not in the other."""
-        made = Terms()
+        copy = Terms()
         for name, held in vars(self).items():
             kept: Any = type(held)(held) if isinstance(held, (dict, list, set)) else held
             if isinstance(held, dict):  # of single values, or of lists and sets of them
-                kept = {key: type(each)(each) if isinstance(each, (list, set)) else each for key, each in held.items()}
-            setattr(made, name, kept)
-        return made
+                kept = {key: type(item)(item) if isinstance(item, (list, set)) else item for key, item in held.items()}
+            setattr(copy, name, kept)
+        return copy
 
     def intern(self, key: tuple[Any, ...]) -> int:
         """The number of a term; equal keys give equal numbers. Constants in keys carry their type."""
-        found = self._ids.get(key)
-        if found is None:
-            found = self._ids[key] = len(self.keys)
+        term = self._ids.get(key)
+        if term is None:
+            term = self._ids[key] = len(self.keys)
             self.keys.append(key)
-        return found
+        return term
 
     def op(self, target: Any) -> Op:
         """What is known of a target; looked up by identity, since ops take long to hash."""
-        found = self._ops.get(id(target))
-        if found is None:
-            found = self._ops[id(target)] = Op(target)
-        return found
+        op = self._ops.get(id(target))
+        if op is None:
+            op = self._ops[id(target)] = Op(target)
+        return op
 
     def fence(self, target: Any) -> Op:
         """A wait for what an unknown op began: who knows what it makes of its operand."""
@@ -255,17 +255,17 @@ class Terms:
 
     def sources_of(self, content: int) -> tuple[int, ...]:
         """Every source that a content reads, in the order of first use."""
-        found = self._sources.get(content)
-        if found is None:
+        sources = self._sources.get(content)
+        if sources is None:
             items = self.layout_of(content)
             if items is None:
-                found = (content,)
+                sources = (content,)
             elif len(items) == 1 and type(items[0]) is Leaf:  # as most are
-                found = (items[0].source,)
+                sources = (items[0].source,)
             else:
-                found = tuple(dict.fromkeys(leaf.source for leaf in leaves(items)))
-            self._sources[content] = found
-        return found
+                sources = tuple(dict.fromkeys(leaf.source for leaf in leaves(items)))
+            self._sources[content] = sources
+        return sources
 
 
 #: Where terms stand in the keys of terms, by kind.
@@ -294,13 +294,13 @@ def _terms_in(key: Any) -> Iterator[int]:
 
 def leaves(items: Items) -> list[Leaf]:
     """All runs, those inside loops once."""
-    found: list[Leaf] = []
+    runs: list[Leaf] = []
     for item in items:
         if isinstance(item, Leaf):
-            found.append(item)
+            runs.append(item)
         else:
-            found.extend(leaves(item.body))
-    return found
+            runs.extend(leaves(item.body))
+    return runs
 
 
 # Values
@@ -365,13 +365,13 @@ def all_tensors(value: Any) -> list[Tensor]:
     """All tensors in an argument, in order, those in dicts too."""
     if not isinstance(value, dict):
         return tensors_in(value)
-    found: list[Tensor] = []
+    tensors: list[Tensor] = []
     for part in value.values():
         if type(part) is Tensor:
-            found.append(part)
+            tensors.append(part)
         elif isinstance(part, (tuple, dict)):
-            found.extend(all_tensors(part))
-    return found
+            tensors.extend(all_tensors(part))
+    return tensors
 
 
 # Arguments

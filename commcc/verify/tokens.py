@@ -50,7 +50,7 @@ from commcc.verify.clones import (
     communicated,
     dtype_of,
     length,
-    put_beside,
+    put_per_row,
     shape_of,
     static,
 )
@@ -167,8 +167,8 @@ class Dispatch(Pieces):
         kind = super().elementwise(node, name)
         if name == "aten.eq" and isinstance(kind, Rows) and len(node.all_input_nodes) == 2:
             own, table = node.all_input_nodes
-            each = len(shape_of(own)) >= 2 and shape_of(own)[-1] == 1 and len(shape_of(table)) == 1
-            if each and self.of(table) is None and counts_up(table):
+            along = len(shape_of(own)) >= 2 and shape_of(own)[-1] == 1 and len(shape_of(table)) == 1
+            if along and self.of(table) is None and counts_up(table):
                 return replace(kind, tag=f"{CHOSEN}{self.origin(own)} of 1")
             across = len(shape_of(own)) == len(shape_of(table)) == 2 and shape_of(own)[0] == shape_of(table)[1] == 1
             if across and kind.dim == 1 and self.of(table) is None and counts_up(listed(table)):
@@ -181,11 +181,11 @@ class Dispatch(Pieces):
         if not (sign or name == "aten.add") or len(given) != 2 or len(node.args) != 2 or node.kwargs:
             raise Mixed("numbers of rows, or their order, are looked at")
         first, second = given
-        order = next((each.order for each in given if each.order[0] == "sorted"), first.order)
+        order = next((kind.order for kind in given if kind.order[0] == "sorted"), first.order)
         parts = first.parts | {f"{sign}{part}" for part in second.parts}
-        if any(length(each.order) != length(order) for each in given) or len(parts) != sum(len(g.parts) for g in given):
+        if any(length(kind.order) != length(order) for kind in given) or len(parts) != sum(len(g.parts) for g in given):
             raise Mixed("numbers of other rows are added up")
-        if any(each.order[0] == "sorted" and each.order != order for each in given):
+        if any(kind.order[0] == "sorted" and kind.order != order for kind in given):
             raise Mixed("numbers of other rows are added up")
         if parts == {"start", "row", "-own start"}:
             return Indices(length(order), SEGMENTS, local=True)
@@ -275,9 +275,9 @@ class Dispatch(Pieces):
         return Total(("counts", self.origin(index), shape_of(target)[0], numbers.order))
 
     def _put_rows(self, node: fx.Node, a: dict[str, Any]) -> Kind:
-        beside = put_beside(a, self.of)
-        if beside is not None:
-            return beside
+        rows = put_per_row(a, self.of)
+        if rows is not None:
+            return rows
         index = a["indices"][0] if len(a["indices"]) == 1 else None
         if isinstance(self.of(a["values"]), Places):
             return self._inverse(a, index)
@@ -290,7 +290,7 @@ class Dispatch(Pieces):
         where, numbers, target = self.of(index), self.of(a["values"]), self.of(a["self"])
         assert isinstance(numbers, Places)
         fits = isinstance(where, Indices) and where.share == 1 and isinstance(target, Rows) and target.dim == 0
-        fits = fits and all(len(shape_of(each)) == 1 for each in (index, a["self"], a["values"]))
+        fits = fits and all(len(shape_of(operand)) == 1 for operand in (index, a["self"], a["values"]))
         if not fits or a.get("accumulate") or numbers.parts != {"row"}:
             raise Mixed("numbers of rows are put where others were")
         if not length(where.order) == length(numbers.order) == length(target.order):  # type: ignore[union-attr]
@@ -403,7 +403,7 @@ class Dispatch(Pieces):
         if rows.dim != 0 or ranks < 1 or len(sent) != ranks:
             raise Mixed("rows are exchanged by other numbers than their counts")
         kinds = [[self.of(size) for size in sizes] for sizes in (sent, out)]
-        counted = {k.what[1:4] for each in kinds for k in each if isinstance(k, Number) and len(k.what) > 4}
+        counted = {k.what[1:4] for side in kinds for k in side if isinstance(k, Number) and len(k.what) > 4}
         for key, bins, order in counted:
             mine = [Number(("sent", key, bins, order, ranks, i)) for i in range(ranks)]
             theirs = [Number(("got", key, bins, order, ranks, group, ranks, i)) for i in range(ranks)]
@@ -418,8 +418,8 @@ class Dispatch(Pieces):
         """Of the tokens of every rank a chunk has the same slice: in another dimension than that which is exchanged, or
         as blocks of which every rank gets as many.
         """
-        blocks, each = blocks_of(rows.order)
-        equal = out == sent == [blocks // len(out) * each] * len(out) and blocks % len(out) == 0
+        blocks, per_block = blocks_of(rows.order)
+        equal = out == sent == [blocks // len(out) * per_block] * len(out) and blocks % len(out) == 0
         if rows.dim == 0 and not equal:
             raise Mixed("rows are exchanged by their place, which is another one in a chunk")
         return Rows(rows.order, rows.dim)

@@ -54,7 +54,7 @@ class Step:
     kind: ``op``, ``view`` (opaque views cost nothing), ``conversion`` or ``launch``.
     term: what it computes; plain: the same without its place among the random ops.
     arguments: keys by argument name. operands: contents of all tensors that it reads.
-    made: sources that casts and launches are made of, empty for the rest.
+    sources: those that casts and launches are made of, empty for the rest.
     strides: strides of the tensors that it reads. barriers: how many ops before it let nothing pass.
     """
 
@@ -65,7 +65,7 @@ class Step:
     plain: int
     arguments: tuple[tuple[str, tuple[Any, ...]], ...]
     operands: tuple[int, ...]
-    made: tuple[int, ...] = ()
+    sources: tuple[int, ...] = ()
     strides: tuple[Shape | None, ...] = ()
     why: str = ""
     barriers: int = 0
@@ -150,13 +150,13 @@ class HostCopies:
     def __init__(self) -> None:
         self.coming: dict[int, tuple[str, int]] = {}
 
-    def copied(self, path: str, node: fx.Node, arguments: dict[str, Any], made: Tensor) -> None:
+    def copied(self, path: str, node: fx.Node, arguments: dict[str, Any], copy: Tensor) -> None:
         """Take note of a conversion; one that blocks waits for all others."""
         source = arguments.get("self")
         if path != "aten._to_copy.default" or not to_host(arguments) or not _on_device(source):
             return
         if arguments.get("non_blocking"):
-            self.coming[made.root] = (node.name, made.content)
+            self.coming[copy.root] = (node.name, copy.content)
         else:
             self.coming.clear()
 
@@ -304,8 +304,8 @@ class State:
         if isinstance(val, (tuple, list)):
             spread = bases if len(bases) == len(val) else (bases[:1] or (None,)) * len(val)
             parts = (self.table.intern(("out", term, i)) for i in range(len(val)))
-            made = zip(val, parts, spread, strict=True)
-            return tuple(self.result(node, v, part, () if b is None else (b,)) for v, part, b in made)
+            triples = zip(val, parts, spread, strict=True)
+            return tuple(self.result(node, v, part, () if b is None else (b,)) for v, part, b in triples)
         if isinstance(val, torch.SymInt):
             return self._size(val, term)
         return Opaque(term, bases[0] if bases else None)
@@ -365,13 +365,13 @@ class State:
         said = self.symbols.meta_of(val, source)
         doubt = "how large it is, and how large its val says, are other sums of symbols"
         try:
-            made = self.symbols.meta_of(self.evaluated(node), source)
+            meta = self.symbols.meta_of(self.evaluated(node), source)
         except (UnknownValue, Undecidable) as reason:
-            made, doubt = Meta(None, None, None, None), str(reason)
-        wrong = mismatch(made, said)
+            meta, doubt = Meta(None, None, None, None), str(reason)
+        wrong = mismatch(meta, said)
         if wrong:
             self.event("value", node, f"its val says {wrong}", ("val", source, wrong))
-        elif not made.same(said):
+        elif not meta.same(said):
             self.event("value", node, "allocates memory of an unknown size", ("allocated", term), doubt)
 
     def _laid_out(self, node: fx.Node, tensor: Tensor, shape: Shape | None, said: Shape) -> Shape:
@@ -381,11 +381,11 @@ class State:
         """
         launch = facts(node.target).launch is not None  # how it lays out its results, only the device knows
         try:
-            made = None if launch or node.op != "call_function" else self.evaluated(node)
+            result = None if launch or node.op != "call_function" else self.evaluated(node)
         except (UnknownValue, Undecidable):
-            made = None
-        if isinstance(made, torch.Tensor):
-            meta = self.symbols.meta_of(made, tensor.content)
+            result = None
+        if isinstance(result, torch.Tensor):
+            meta = self.symbols.meta_of(result, tensor.content)
             if meta.shape == shape and meta.strides is not None:
                 return meta.strides
         # What may be a view or a copy is one of sizes that happen to fit, and else a copy.

@@ -91,8 +91,8 @@ class Tracer(Explainer):
                 self.env[node] = Opaque(self.table.foreign(node))
             if len(self.trace.events) > events and node in self.env:
                 # A mistake is the same in another graph only where it is made on the way to the same value.
-                made = key_of(self.table, self.env[node])
-                self.trace.events[events:] = [replace(e, key=(*e.key, made)) for e in self.trace.events[events:]]
+                value = key_of(self.table, self.env[node])
+                self.trace.events[events:] = [replace(e, key=(*e.key, value)) for e in self.trace.events[events:]]
         self.find_live(graph)
         return self.trace
 
@@ -269,7 +269,7 @@ class Tracer(Explainer):
 
     def _share(self, value: Value, operands: list[Tensor], does: Summary) -> None:
         """Results of a sub-graph that may be in the storage of any operand, of each other, or of its own constants."""
-        results = [each for each in tensors_in(value) if each.shape in does.shares or None in does.shares]
+        results = [part for part in tensors_in(value) if part.shape in does.shares or None in does.shares]
         for result in results:
             result.may_copy = True
         if results or isinstance(value, Opaque):
@@ -302,18 +302,18 @@ class Tracer(Explainer):
         ]
         if len(owners) == 1 and len(fact.views) == 1 and isinstance(arguments.get(fact.views[0]), tuple):
             owners = [[owner] for owner in owners[0]]  # a list of results, each in the storage of its own argument
-        bases = tuple(each[0] if each else None for each in owners)
+        bases = tuple(tensors[0] if tensors else None for tensors in owners)
         value = self.result(node, val, term, bases)
-        for index, made in enumerate(value if isinstance(value, tuple) else (value,)):
+        for index, result in enumerate(value if isinstance(value, tuple) else (value,)):
             candidates = owners[index if index < len(owners) else 0] if owners else []
-            if not isinstance(made, Tensor) or made.base is None:
+            if not isinstance(result, Tensor) or result.base is None:
                 continue
             if fact.sometimes or len(candidates) > 1:
-                made.may_copy = True
+                result.may_copy = True
                 self.memory.link(tensor.root for tensor in candidates)
-            name = next((n for n, held in arguments.items() if made.base in all_tensors(held)), None)
+            name = next((n for n, held in arguments.items() if result.base in all_tensors(held)), None)
             if name is not None and name not in fact.writes and fact.writes != ALL:
-                made.via = (node, arguments, index, name)
+                result.via = (node, arguments, index, name)
         return value
 
     # Attributes
@@ -381,20 +381,20 @@ class Tracer(Explainer):
         deeper: Any = {"depth": self.depth + 1, "groups": self.groups, "fixed": self.fixed}
         inner = Tracer(table, module, first=self.first, **deeper)
         places = [node for node in module.graph.nodes if node.op == "placeholder"]
-        found = inner.walk(module.graph, {node.name: _parameter(i, node) for i, node in enumerate(places)})
-        self.trace.events.extend(replace(event, filled=None) for event in found.events)
-        self.trace.live.update(found.live)
-        self.trace.doubts.update(found.doubts)
+        trace = inner.walk(module.graph, {node.name: _parameter(i, node) for i, node in enumerate(places)})
+        self.trace.events.extend(replace(event, filled=None) for event in trace.events)
+        self.trace.live.update(trace.live)
+        self.trace.doubts.update(trace.doubts)
         term = table.intern(inner._body())
         doubt = next(filter(None, map(table.undecided.get, inner._terms())), "")
         if doubt:
             table.undecided.setdefault(term, f"in a sub-graph: {doubt}")
-        inputs, constants = [value for _, value in found.inputs], list(found.constants.values())
+        inputs, constants = [value for _, value in trace.inputs], list(trace.constants.values())
         writes, state = bool(inner._versions(inputs)), bool(inner._versions(constants))
         shares, keeps = inner._shared(inputs, constants)
         table.summaries[term] = Summary(
-            *(bool(found.random), bool(found.effects or found.bare), writes, state, shares, keeps),
-            fence=bool(found.idle or found.barriers),
+            *(bool(trace.random), bool(trace.effects or trace.bare), writes, state, shares, keeps),
+            fence=bool(trace.idle or trace.barriers),
         )
         table.subgraphs[id(module)] = (term, module)
         return term
@@ -403,39 +403,39 @@ class Tracer(Explainer):
         """Shapes of outputs that share storage with inputs, constants or each other; whether with constants."""
         given, kept = ({root for value in values for root in self._roots(value)} for values in (inputs, constants))
         kept.update(() if self._kept is None else self._roots(self._kept))
-        found: set[Shape | None] = set()
+        shapes: set[Shape | None] = set()
         keeps = False
         for output in self.trace.outputs:
             roots = set(self._roots(output.value))
             keeps = keeps or not roots.isdisjoint(kept)
             if isinstance(output.value, Opaque):  # it may hold tensors of any shape
-                found.add(None)
+                shapes.add(None)
             elif not roots.isdisjoint(given | kept):
                 shape = output.value.shape if isinstance(output.value, Tensor) else None
                 # Symbols have other names outside.
-                found.add(shape if shape is not None and all(type(size) is int for size in shape) else None)
+                shapes.add(shape if shape is not None and all(type(size) is int for size in shape) else None)
             given |= roots
-        return frozenset(found), keeps
+        return frozenset(shapes), keeps
 
     def _body(self) -> tuple[Any, ...]:
         """All that a traced sub-graph does: what it returns and how that is laid out, what it leaves in memory."""
-        found, table = self.trace, self.table
-        outputs = tuple(o.constant if o.value is None else key_of(table, o.value) for o in found.outputs)
-        tensors = [o.value for o in found.outputs if isinstance(o.value, Tensor)]
+        trace, table = self.trace, self.table
+        outputs = tuple(o.constant if o.value is None else key_of(table, o.value) for o in trace.outputs)
+        tensors = [o.value for o in trace.outputs if isinstance(o.value, Tensor)]
         owners: dict[int, tuple[str, int | str]] = {}
-        for kind, values in (("input", enumerate(v for _, v in found.inputs)), ("constant", found.constants.items())):
-            owners.update((each.root, (kind, at)) for at, each in values if isinstance(each, Tensor))
+        for kind, values in (("input", enumerate(v for _, v in trace.inputs)), ("constant", trace.constants.items())):
+            owners.update((owner.root, (kind, at)) for at, owner in values if isinstance(owner, Tensor))
         for at, tensor in enumerate(tensors):
             owners.setdefault(tensor.root, ("output", at))
         # Contents do not tell a view from a copy: what is in whose storage, and where, is said as well.
         where, first = self.memory.where, self.memory.first_of
         layouts = tuple((t.meta.strides, first(t.root), owners[t.root], where(t).content) for t in tensors)
-        inputs = self._versions([value for _, value in found.inputs])
-        constants = tuple((name, self._versions([value])) for name, value in found.constants.items())
-        effects = tuple(term for term, _ in (*found.effects, *found.bare))
-        random = tuple(term for term, _ in found.random)
-        places = (inputs, tuple(each for each in constants if each[1]))
-        return ("graph", len(found.inputs), found.structure, outputs, layouts, places, effects, random)
+        inputs = self._versions([value for _, value in trace.inputs])
+        constants = tuple((name, self._versions([value])) for name, value in trace.constants.items())
+        effects = tuple(term for term, _ in (*trace.effects, *trace.bare))
+        random = tuple(term for term, _ in trace.random)
+        places = (inputs, tuple(constant for constant in constants if constant[1]))
+        return ("graph", len(trace.inputs), trace.structure, outputs, layouts, places, effects, random)
 
     def _versions(self, values: list[Value]) -> tuple[tuple[int, int], ...]:
         """What is left in those of some values that are written: position and version."""
@@ -462,13 +462,13 @@ def _written(fact: OpFacts, arguments: dict[str, Any], *, everything: bool) -> l
 
 def _opaque_in(values: Iterable[Any]) -> list[Opaque]:
     """Values that are neither tensors nor sizes, also those inside tuples."""
-    found: list[Opaque] = []
+    opaque: list[Opaque] = []
     for value in values:
         if type(value) is Opaque:
-            found.append(value)
+            opaque.append(value)
         elif isinstance(value, tuple):
-            found.extend(_opaque_in(value))
-    return found
+            opaque.extend(_opaque_in(value))
+    return opaque
 
 
 def _parameter(position: int, node: fx.Node) -> str:

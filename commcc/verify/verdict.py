@@ -134,13 +134,13 @@ class Report:
         )
 
 
-def _bounded(found: dict[Finding, None]) -> tuple[Finding, ...]:
+def _bounded(findings: dict[Finding, None]) -> tuple[Finding, ...]:
     rank = {rule: position for position, rule in enumerate(RULES)}
-    return tuple(sorted(found, key=lambda f: rank.get(f.rule, len(RULES)))[:LIMIT])
+    return tuple(sorted(findings, key=lambda f: rank.get(f.rule, len(RULES)))[:LIMIT])
 
 
-def _with_ways(found: tuple[Finding, ...], ways: Ways | None) -> tuple[Finding, ...]:
-    return found if ways is None else tuple(replace(each, way=ways.from_node(each.node)) for each in found)
+def _with_ways(findings: tuple[Finding, ...], ways: Ways | None) -> tuple[Finding, ...]:
+    return findings if ways is None else tuple(replace(f, way=ways.from_node(f.node)) for f in findings)
 
 
 def _one_line(text: str) -> str:
@@ -196,15 +196,15 @@ def next_steps(graph: fx.Graph) -> dict[str, str]:
 
 def _ends(graph: fx.Graph) -> list[tuple[fx.Node, str]]:
     """Nodes whose value can be seen from outside, and as what."""
-    found: list[tuple[fx.Node, str]] = []
+    ends: list[tuple[fx.Node, str]] = []
     for node in graph.nodes:
         if node.op == "output":
             values = node.args[0] if node.args else ()
             values = values if isinstance(values, (tuple, list)) else (values,)
-            found.extend((value, f"output {i}") for i, value in enumerate(values) if hasattr(value, "all_input_nodes"))
+            ends.extend((value, f"output {i}") for i, value in enumerate(values) if hasattr(value, "all_input_nodes"))
         elif node.op == "call_function":
             fact = facts(node.target)
-            writes_inputs = fact.writing and any(each.op == "placeholder" for each in node.all_input_nodes)
+            writes_inputs = fact.writing and any(operand.op == "placeholder" for operand in node.all_input_nodes)
             if writes_inputs or (fact.acts and not fact.random):
-                found.append((node, f"effect of {node.name}"))
-    return found
+                ends.append((node, f"effect of {node.name}"))
+    return ends

@@ -99,7 +99,7 @@ def _gives_objects(target: Any) -> bool:
         names: list[str] = target.overloads()  # type: ignore[no-untyped-call]
         return all(_gives_objects(getattr(target, name)) for name in names)
     returns = target._schema.returns if isinstance(target, OpOverload) else ()
-    return bool(returns) and all(str(each.type) == "PyObject" for each in returns)
+    return bool(returns) and all(str(result.type) == "PyObject" for result in returns)
 
 
 def _extents(

@@ -245,7 +245,7 @@ class GraphIndex:
     def with_inside(self) -> tuple[GraphIndex, ...]:
         """This graph and all sub-graphs of nodes that communicate."""
         inner = [graph for inside in self.inside.values() for graph in inside.graphs]
-        return (self, *(each for graph in inner for each in graph.with_inside()))
+        return (self, *(nested for graph in inner for nested in graph.with_inside()))
 
     @cached_property
     def meetings(self) -> tuple[list[int], list[tuple[int, ...]]]:
@@ -261,7 +261,7 @@ class GraphIndex:
             met = {own[pred] for pred in preds}
             if len(met) > 1:
                 # What another one has before it counts there.
-                met.difference_update(*[before[each] for each in met], (0,))
+                met.difference_update(*[before[number] for number in met], (0,))
             if node in self.launches:
                 own.append(len(before))
                 before.append(tuple(met))

@@ -41,8 +41,8 @@ class Outside:
 def ends_given(hints: Mapping[str, int], names: Iterable[str]) -> dict[str, int]:
     """For inputs in flight the ns that hints say in microseconds; the first pattern that fits decides."""
     patterns = [(pattern, us) for pattern, us in hints.items() if _HEAD.match(pattern)]
-    found = ((name, next((us for pattern, us in patterns if fnmatchcase(name, pattern)), None)) for name in names)
-    return {name: us * _NS_PER_US for name, us in found if us is not None}
+    times = ((name, next((us for pattern, us in patterns if fnmatchcase(name, pattern)), None)) for name in names)
+    return {name: us * _NS_PER_US for name, us in times if us is not None}
 
 
 def in_step(

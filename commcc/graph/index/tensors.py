@@ -30,12 +30,12 @@ class TensorTable:
         try:
             known = self._alike.get(alike)
         except TypeError:  # symbols have no hash
-            return self._made(val)
+            return self._build(val)
         if known is None:
-            known = self._alike[alike] = self._made(val)
+            known = self._alike[alike] = self._build(val)
         return known
 
-    def _made(self, val: torch.Tensor) -> Tensor:
+    def _build(self, val: torch.Tensor) -> Tensor:
         shape = tuple(size if isinstance(size, int) else self._text(size) for size in val.shape)
         tensor = Tensor(
             dtype=str(val.dtype).removeprefix("torch."),

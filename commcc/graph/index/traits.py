@@ -108,21 +108,21 @@ def traits_of_all(
     plain = {at for at, op in targets.items() if only_computes(op)}
     casting = {at for at, op in targets.items() if ops.op_name(op) in CASTS and ops.facts(op).pure}
     alike: dict[tuple[int, str | None], Traits] = {}
-    found: list[Traits] = []
+    traits: list[Traits] = []
     for node, tensor in zip(nodes, tensors, strict=True):
         at = id(node.target)
         if tensor is not None and tensor.device.startswith("cpu"):
-            found.append(traits_of(node, root, groups))
+            traits.append(traits_of(node, root, groups))
         elif at in plain:
-            found.append(_PLAIN)
+            traits.append(_PLAIN)
         elif at in casting:
             key = at, _cast_key(node)
             if key not in alike:
                 alike[key] = traits_of(node, root, groups)
-            found.append(alike[key])
+            traits.append(alike[key])
         else:
-            found.append(traits_of(node, root, groups))
-    return found
+            traits.append(traits_of(node, root, groups))
+    return traits
 
 
 @lru_cache(maxsize=4096)

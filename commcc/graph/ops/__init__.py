@@ -7,7 +7,7 @@ Nothing else in commcc holds names of ops::
     argument(node, "group_name")
     is_compute(node.target)                    # has a FLOP formula
 
-The modules beside :mod:`commcc.graph.ops.table` hold one family of ops each. Those that are lists of names can be
+The modules next to :mod:`commcc.graph.ops.table` hold one family of ops each. Those that are lists of names can be
 imported without PyTorch, which is why what needs it is imported here when it is asked for.
 """
 
@@ -100,6 +100,6 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-    globals()[name] = found
-    return found
+    value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    globals()[name] = value
+    return value

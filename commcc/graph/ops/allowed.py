@@ -59,8 +59,8 @@ def refusal(target: Any, imported: frozenset[str] = frozenset()) -> str | None:
     if isinstance(target, OpOverloadPacket):
         # Which overload runs is decided by the arguments, and it need not be one of the dispatcher's.
         names: list[str] = target.overloads()  # type: ignore[no-untyped-call]
-        found = (refusal(getattr(target, name), imported) for name in names)
-        return next((reason for reason in found if reason is not None), None)
+        reasons = (refusal(getattr(target, name), imported) for name in names)
+        return next((reason for reason in reasons if reason is not None), None)
     if not isinstance(target, OpOverload):
         is_known = plain_name(target) is not None or transform_name(target) is not None
         return None if is_known else "it is neither an op nor arithmetic"
@@ -93,8 +93,8 @@ def _kinds(kind: Any) -> Iterator[str]:
     inner = kind.containedTypes()
     if not inner:
         yield str(kind)
-    for each in inner:
-        yield from _kinds(each)
+    for contained in inner:
+        yield from _kinds(contained)
 
 
 def imported_ops(modules: Collection[str]) -> frozenset[str]:
@@ -113,7 +113,7 @@ def _imported(module: str) -> frozenset[str]:
     except Exception as error:  # whatever the module's own code raises
         text = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise OptionError(f"--import {module}: {text}", hint="name a module that Python can import") from None
-    found = frozenset(name.partition(".")[0] for name in torch._C._dispatch_get_all_op_names() if name not in known)
-    if not found:
+    names = frozenset(name.partition(".")[0] for name in torch._C._dispatch_get_all_op_names() if name not in known)
+    if not names:
         raise OptionError(f"--import {module}: it registers no op", hint="name the module that registers the op")
-    return found
+    return names

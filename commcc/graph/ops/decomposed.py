@@ -115,8 +115,8 @@ def _traced(
 
     def run(*given: torch.Tensor) -> Any:
         args, kwargs = fx.node.map_arg(arguments, dict(zip(operands, given, strict=True)).get)
-        made = call(*args, **kwargs)
-        return tuple(made) if isinstance(made, tuple) else made  # named ones would be nodes of their own
+        result = call(*args, **kwargs)
+        return tuple(result) if isinstance(result, tuple) else result  # named ones would be nodes of their own
 
     with FakeTensorMode():
         return make_fx(run, tracing_mode="fake")(*map(sized, operands)).graph

@@ -42,7 +42,7 @@ def arguments_of(node: fx.Node) -> dict[str, Any]:
 
 def sample_graphs(node: fx.Node, module: Callable[[str], Any]) -> list[SampleGraph] | None:
     """The graphs that an op is handed; None where one of them is not there. module: what a name in the program is."""
-    a, found = arguments_of(node), []
+    a, graphs = arguments_of(node), []
     *_, mask = a["block_mask"]
     # Scores come before the number of the sample.
     given = [(a["score_mod"], 1, "score_others"), (a.get("joint"), 1, "score_others"), (mask, 0, "mask_others")]
@@ -55,8 +55,8 @@ def sample_graphs(node: fx.Node, module: Callable[[str], Any]) -> list[SampleGra
         if graph is None or len(places) < at + len(a[others]) + 1:
             return None
         tables = places[len(places) - len(a[others]) :]  # behind scores and places
-        found.append(SampleGraph(graph, places[at], dict(zip(tables, a[others], strict=True))))
-    return found
+        graphs.append(SampleGraph(graph, places[at], dict(zip(tables, a[others], strict=True))))
+    return graphs
 
 
 def looks_elsewhere(given: SampleGraph, own: Collection[fx.Node]) -> bool:
@@ -76,5 +76,5 @@ def looks_elsewhere(given: SampleGraph, own: Collection[fx.Node]) -> bool:
 
 def numbering(nodes: Iterable[fx.Node], module: Callable[[str], Any]) -> frozenset[fx.Node]:
     """Ops with a graph that looks at the number of its sample for more than what the op is handed."""
-    found = [(node, sample_graphs(node, module)) for node in nodes if op_name(node.target) in FLEX]
-    return frozenset(node for node, graphs in found if graphs and any(looks_elsewhere(g, g.tables) for g in graphs))
+    pairs = [(node, sample_graphs(node, module)) for node in nodes if op_name(node.target) in FLEX]
+    return frozenset(node for node, graphs in pairs if graphs and any(looks_elsewhere(g, g.tables) for g in graphs))

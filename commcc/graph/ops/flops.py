@@ -51,12 +51,12 @@ def _grouped(args: Any, _out: Any) -> int:
 
 def _attention(args: Any, _out: Any) -> int:
     query, key, value = args[:3]
-    return int(formulas().sdpa_flop_count(query, _of_each_head(key, query), _of_each_head(value, query)))
+    return int(formulas().sdpa_flop_count(query, _per_head(key, query), _per_head(value, query)))
 
 
 def _attention_backward(args: Any, _out: Any) -> int:
     grad, query, key, value = args[:4]
-    keys, values = _of_each_head(key, query), _of_each_head(value, query)
+    keys, values = _per_head(key, query), _per_head(value, query)
     return int(formulas().sdpa_backward_flop_count(grad, query, keys, values))
 
 
@@ -65,7 +65,7 @@ def _flexible_backward(args: Any, out: Any) -> int:
     return _attention_backward((args[5], *args[:3]), out)
 
 
-def _of_each_head(shape: Any, query: Any) -> Any:
+def _per_head(shape: Any, query: Any) -> Any:
     """Keys or values that several heads of the query share, once for each: some versions' formulas want that."""
     shared = len(shape) == len(query) == 4 and query[1] % max(1, shape[1]) == 0
     return torch.Size((shape[0], query[1], *shape[2:])) if shared else shape

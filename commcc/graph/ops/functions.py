@@ -44,12 +44,12 @@ LONGEST = 4096
 @lru_cache(maxsize=1)
 def plain_functions() -> Mapping[str, Callable[..., Any]]:
     """By printed name; those that this version of PyTorch has."""
-    found: dict[str, Any] = {f"operator.{name}": getattr(operator, name) for name in OPERATORS}
-    found.update({f"math.{name}": getattr(math, name) for name in _MATH})
-    found.update({name: getattr(builtins, name) for name in _BUILTINS})
+    functions: dict[str, Any] = {f"operator.{name}": getattr(operator, name) for name in OPERATORS}
+    functions.update({f"math.{name}": getattr(math, name) for name in _MATH})
+    functions.update({name: getattr(builtins, name) for name in _BUILTINS})
     known = {f"torch.{name}": getattr(torch, name, None) for name in _TORCH}
-    found.update({name: function for name, function in known.items() if function is not None})
-    return found
+    functions.update({name: function for name, function in known.items() if function is not None})
+    return functions
 
 
 @lru_cache(maxsize=1)
@@ -70,7 +70,11 @@ def transform_functions() -> Mapping[str, Callable[..., Any]]:
     except ImportError:
         return {}
     functions = (value for value in vars(home).values() if inspect.isfunction(value))
-    return {f"{home.__name__}.{each.__name__}": each for each in functions if each.__module__ == home.__name__}
+    return {
+        f"{home.__name__}.{function.__name__}": function
+        for function in functions
+        if function.__module__ == home.__name__
+    }
 
 
 def transform_name(function: Any) -> str | None:

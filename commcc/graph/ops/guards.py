@@ -49,7 +49,7 @@ def guarded(target: Any) -> Callable[..., Any]:
 
 
 def _grown(variable: Any, new_size: int) -> None:
-    """Give a storage more bytes, and never fewer: tensors that still look at it would read beside it."""
+    """Give a storage more bytes, and never fewer: tensors that still look at it would read out of bounds."""
     storage = variable.untyped_storage()
     if storage.nbytes() < new_size:
         storage.resize_(new_size)

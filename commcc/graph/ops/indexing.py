@@ -38,7 +38,7 @@ ADDING = frozenset({"aten.index_add", "aten.scatter_add"})
 #: Each place is written once, so that no index may come twice.
 ONCE = frozenset({"aten.scatter", "aten.index_copy"})
 #: The same unless told to accumulate.
-ONCE_EACH = frozenset({"aten.index_put", "aten.index_put_", "aten._unsafe_index_put"})
+ONCE_OR_ADDED = frozenset({"aten.index_put", "aten.index_put_", "aten._unsafe_index_put"})
 #: How often each number comes, or a sum over its places.
 COUNTING = frozenset({"aten.histc", "aten.bincount", "aten.embedding_dense_backward"})
 #: Only what is given is written, not the whole target.

@@ -122,5 +122,5 @@ def overload(path: str) -> Callable[..., Any]:
     if path == "operator.getitem":
         return operator.getitem
     namespace, op, which = path.split(".")
-    found: Callable[..., Any] = getattr(getattr(getattr(torch.ops, namespace), op), which)
-    return found
+    target: Callable[..., Any] = getattr(getattr(getattr(torch.ops, namespace), op), which)
+    return target

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 def written(node: fx.Node) -> tuple[fx.Node, ...]:
     """Operands that the op writes, each once."""
     fact = facts(node.target)
-    found = _named(node, fact.writes)
-    return tuple(dict.fromkeys((*found, *nodes_in(node.kwargs)))) if fact.writes_keywords else found
+    nodes = _named(node, fact.writes)
+    return tuple(dict.fromkeys((*nodes, *nodes_in(node.kwargs)))) if fact.writes_keywords else nodes
 
 
 def sources(node: fx.Node) -> tuple[fx.Node, ...]:
@@ -56,13 +56,13 @@ def only_view(target: Any) -> int | None:
 def _named(node: fx.Node, names: Iterable[str]) -> tuple[fx.Node, ...]:
     if names == ALL:
         return tuple(node._input_nodes)
-    return tuple(dict.fromkeys(found for name in names for found in nodes_in(argument(node, name))))
+    return tuple(dict.fromkeys(operand for name in names for operand in nodes_in(argument(node, name))))
 
 
 def nodes_in(value: Any) -> list[fx.Node]:
     """All nodes inside one (nested) argument, in order."""
     if isinstance(value, fx.Node):
         return [value]
-    found: list[fx.Node] = []
-    fx.node.map_arg(value, found.append)
-    return found
+    nodes: list[fx.Node] = []
+    fx.node.map_arg(value, nodes.append)
+    return nodes

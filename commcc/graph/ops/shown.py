@@ -70,7 +70,7 @@ def _placed(node: fx.Node, dtype: torch.dtype, sizes: list[int], dim: int) -> Sh
         return node.target(*args, **kwargs)  # type: ignore[operator]
 
     once, twice = view(1), view(2)
-    if not all(isinstance(each, torch.Tensor) and each.dim() == once.dim() for each in (once, twice)):
+    if not all(isinstance(result, torch.Tensor) and result.dim() == once.dim() for result in (once, twice)):
         return None
     if (once.stride(), once.storage_offset(), once.dtype) != (twice.stride(), twice.storage_offset(), twice.dtype):
         return None

@@ -150,21 +150,21 @@ def _of_packet(packet: OpOverloadPacket) -> OpFacts:
     every = [_of_op(getattr(packet, name)) for name in names]
 
     def together(key: str) -> tuple[str, ...]:
-        if ALL in (getattr(each, key) for each in every):
+        if ALL in (getattr(fact, key) for fact in every):
             return ALL
-        return tuple(dict.fromkeys(name for each in every for name in getattr(each, key)))
+        return tuple(dict.fromkeys(name for fact in every for name in getattr(fact, key)))
 
-    bases = max((each.bases for each in every), key=len, default=())
+    bases = max((fact.bases for fact in every), key=len, default=())
     return replace(
         every[0],
         writes=together("writes"),
         views=together("views"),
         bases=tuple(together("views") for _ in bases),
-        strides=any(each.strides for each in every),
-        storage=any(each.storage for each in every),
-        random=any(each.random for each in every),
-        barrier=any(each.barrier for each in every),
-        effect=any(each.effect for each in every),
+        strides=any(fact.strides for fact in every),
+        storage=any(fact.storage for fact in every),
+        random=any(fact.random for fact in every),
+        barrier=any(fact.barrier for fact in every),
+        effect=any(fact.effect for fact in every),
     )
 
 
@@ -228,12 +228,12 @@ def _bases(op: OpOverload) -> tuple[tuple[str, ...], ...]:
     hidden = (*_hidden(undeclared.VIEWS, op), *_hidden(undeclared.SOMETIMES, op))
     # A list of results (split, chunk) carries no mark of its own; its argument does.
     unmarked = tuple(a.name for a in op._schema.arguments if a.alias_info is not None and not a.alias_info.is_write)
-    found = []
+    bases = []
     for result in op._schema.returns:
         marks = sorted(result.alias_info.before_set) if result.alias_info is not None else ()
         own = tuple(name for mark in marks for name in owners.get(mark, ()))
-        found.append(tuple(dict.fromkeys((*hidden, *(own or (unmarked if len(op._schema.returns) == 1 else ()))))))
-    return tuple(found)
+        bases.append(tuple(dict.fromkeys((*hidden, *(own or (unmarked if len(op._schema.returns) == 1 else ()))))))
+    return tuple(bases)
 
 
 def _of_higher_order(op: HigherOrderOperator) -> OpFacts:

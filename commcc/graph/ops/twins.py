@@ -33,7 +33,7 @@ def functional(target: Any) -> Any:
     # Python's own names for in-place arithmetic: ``__ior__`` of ``__or__``.
     plain = f"__{name[3:]}" if name.startswith("__i") and name.endswith("__") else plain
     for twin in (
-        each for op in dict.fromkeys((plain, f"{plain}_functional", name)) for each in _overloads(library, op)
+        overload for op in dict.fromkeys((plain, f"{plain}_functional", name)) for overload in _overloads(library, op)
     ):
         rest = {(a.name, str(a.type)): a.has_default_value() for a in twin._schema.arguments}
         # A factory's twin also takes a dtype and a device, which its ``out`` has already.
@@ -51,7 +51,7 @@ def has_twin(target: Any) -> bool:
     if not isinstance(target, OpOverload):
         return False
     library, name = target._schema.name.split("::")
-    return any(functional(each) is target for each in _overloads(library, f"{name}_"))
+    return any(functional(overload) is target for overload in _overloads(library, f"{name}_"))
 
 
 def _written(op: OpOverload) -> list[Any]:

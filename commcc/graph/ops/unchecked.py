@@ -1,6 +1,6 @@
 """Ops that take the caller's word for which memory they read or write: sizes that fit, indices within them.
 
-Each was seen to end the process, or to read or write beside its tensors, when it was given tensors that do not belong
+Each was seen to end the process, or to read or write out of bounds, when it was given tensors that do not belong
 together, or is known to take strides and offsets as they come. A graph of a file may hold any of that, so replay runs
 one of them only behind a check (:mod:`commcc.graph.ops.guards`).
 """

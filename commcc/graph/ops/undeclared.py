@@ -10,16 +10,16 @@ small tensors and compares what happens with what stands here.
 from __future__ import annotations
 
 
-def _each(names: tuple[str, ...], *arguments: str, library: str = "aten") -> dict[str, tuple[str, ...]]:
+def _entries(names: tuple[str, ...], *arguments: str, library: str = "aten") -> dict[str, tuple[str, ...]]:
     return {f"{library}.{name}": arguments for name in names}
 
 
 #: Arguments in whose storage a result can be, though the schema speaks of a new one.
 VIEWS: dict[str, tuple[str, ...]] = {
-    **_each(("_unsafe_view", "unsafe_split", "unsafe_split_with_sizes", "unsafe_chunk", "lift", "data"), "self"),
-    **_each(("atleast_1d", "atleast_2d", "atleast_3d"), "self", "tensors"),
-    **_each(("meshgrid", "broadcast_tensors"), "tensors"),
-    **_each(("set", "set_", "shallow_copy_data_"), "source"),
+    **_entries(("_unsafe_view", "unsafe_split", "unsafe_split_with_sizes", "unsafe_chunk", "lift", "data"), "self"),
+    **_entries(("atleast_1d", "atleast_2d", "atleast_3d"), "self", "tensors"),
+    **_entries(("meshgrid", "broadcast_tensors"), "tensors"),
+    **_entries(("set", "set_", "shallow_copy_data_"), "source"),
     "aten.unflatten_dense_tensors": ("flat",),
     "_c10d_functional._wrap_tensor_autograd": ("input",),
     "_c10d_functional.wait_tensor": ("tensor",),
@@ -31,20 +31,22 @@ VIEWS: dict[str, tuple[str, ...]] = {
 }
 #: The same of ops that usually compute something new, and return the argument where there is nothing to do.
 SOMETIMES: dict[str, tuple[str, ...]] = {
-    **_each(("conj_physical", "type_as", "pin_memory", "sum_to_size", "dequantize", "to_dense", "to_sparse"), "self"),
-    **_each(
+    **_entries(
+        ("conj_physical", "type_as", "pin_memory", "sum_to_size", "dequantize", "to_dense", "to_sparse"), "self"
+    ),
+    **_entries(
         tuple(f"_cast_{kind}" for kind in ("Byte", "Char", "Double", "Float", "Half", "Int", "Long", "Short")), "self"
     ),
-    **_each(("einsum", "cartesian_prod", "flatten_dense_tensors", "chain_matmul", "_to_cpu"), "tensors", "matrices"),
-    **_each(("cumprod_backward", "to_dense_backward", "to_mkldnn_backward"), "grad"),
-    **_each(("_foobar", "_test_parallel_materialize", "_remove_batch_dim", "_reshape_from_tensor"), "self"),
-    **_each(("_test_optional_filled_intlist", "_test_optional_floatlist", "_test_optional_intlist"), "values"),
-    **_each(("_saturate_weight_to_fp16",), "weight"),
-    **_each(("_nested_compute_contiguous_strides_offsets",), "nested_size"),
-    **_each(("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout"), "input"),
-    **_each(("histogramdd",), "bins"),
-    **_each(("device_put",), "a", library="prims"),
-    **_each(("inductor_force_stride_order",), "input", library="prims"),
+    **_entries(("einsum", "cartesian_prod", "flatten_dense_tensors", "chain_matmul", "_to_cpu"), "tensors", "matrices"),
+    **_entries(("cumprod_backward", "to_dense_backward", "to_mkldnn_backward"), "grad"),
+    **_entries(("_foobar", "_test_parallel_materialize", "_remove_batch_dim", "_reshape_from_tensor"), "self"),
+    **_entries(("_test_optional_filled_intlist", "_test_optional_floatlist", "_test_optional_intlist"), "values"),
+    **_entries(("_saturate_weight_to_fp16",), "weight"),
+    **_entries(("_nested_compute_contiguous_strides_offsets",), "nested_size"),
+    **_entries(("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout"), "input"),
+    **_entries(("histogramdd",), "bins"),
+    **_entries(("device_put",), "a", library="prims"),
+    **_entries(("inductor_force_stride_order",), "input", library="prims"),
 }
 #: Ops that give a view where strides, dtype or device allow one, and a copy elsewhere; their schemas say a view.
 MAY_COPY = frozenset(
@@ -57,9 +59,9 @@ MAY_COPY = frozenset(
 )
 #: Arguments that are written, though the schema does not mark them.
 WRITES: dict[str, tuple[str, ...]] = {
-    **_each(("native_batch_norm", "batch_norm", "_batch_norm_impl_index"), "running_mean", "running_var"),
-    **_each(("instance_norm", "cudnn_batch_norm", "miopen_batch_norm"), "running_mean", "running_var"),
-    **_each(("batch_norm_update_stats",), "running_mean", "running_var"),
+    **_entries(("native_batch_norm", "batch_norm", "_batch_norm_impl_index"), "running_mean", "running_var"),
+    **_entries(("instance_norm", "cudnn_batch_norm", "miopen_batch_norm"), "running_mean", "running_var"),
+    **_entries(("batch_norm_update_stats",), "running_mean", "running_var"),
     "fsdp.all_gather_copy_in": ("all_gather_output",),
     "inductor.resize_storage_bytes_": ("variable",),
     "inductor.accumulate_grad_": ("variable", "variable_grad"),
