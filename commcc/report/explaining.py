@@ -186,7 +186,7 @@ def _knobs(entry: Document) -> list[RenderableType]:
 
 
 class Drawing:
-    """Both streams around one collective; ``each`` is its JSON."""
+    """Both streams around one collective; ``entry`` is its JSON."""
 
     def __init__(self, entry: Mapping[str, Any]) -> None:
         self.entry = entry
