@@ -154,12 +154,12 @@ def outcome(job: dict[str, Any], mesh: Any, out: Path) -> dict[str, Any]:
     apart = max((float((a - b).abs().max()) for a, b in zip(plain, mine, strict=True)), default=0.0)
     same = len(plain) == len(mine) and all(torch.equal(a, b) for a, b in zip(plain, mine, strict=True))
     launches = [[sum(end.collectives.values()) for end in (r.before, r.after)] for r in the_pass.results]
-    groups = sorted({group.name for made in the_pass.made for group in made.groups})
-    foreseen = any(made.rounding is not None and made.rounding.results for made in the_pass.made)
+    groups = sorted({group.name for made in the_pass.outcomes for group in made.groups})
+    foreseen = any(made.rounding is not None and made.rounding.results for made in the_pass.outcomes)
     return {
         "equal": same,
         "foreseen": foreseen,
-        "graphs": len(the_pass.made),
+        "graphs": len(the_pass.outcomes),
         "launches": launches,
         "compared": len(plain),
         "groups": groups,

@@ -194,7 +194,7 @@ def test_the_graphs_are_those_of_a_training_job(name, mesh, inner, tmp_path):
         inputs = inputs[0] if isinstance(inputs[0], tuple) else inputs
         over = {"aot_eager": backends._over_eager, "inductor": backends._over_inductor}[inner]
         torch.compile(model, backend=over(the_pass, None))(*inputs).backward()
-    live = [made.digest.before for made in the_pass.made]
+    live = [made.digest.before for made in the_pass.outcomes]
     offline = [digest_of(programs[kind], programs[kind], "").before for kind in ("forward", "backward")]
     assert live == offline
 

@@ -297,7 +297,7 @@ def test_a_group_stands_in_until_ranks_have_met(store, monkeypatch):
     monkeypatch.setattr(groups, "_register", registered.__setitem__)
     monkeypatch.setattr(groups._registry, "_resolve_process_group", lambda name: f"group {name}")
     monkeypatch.setattr(dist, "new_group", lambda ranks, **_: made.append(ranks) or "new")
-    monkeypatch.setattr(groups, "_made", {})
+    monkeypatch.setattr(groups, "_ranks_of", {})
     groups.stand_in([group])
     assert registered == {"commcc/0/extra": "group 0"} and not made
     groups.make([group, group])
@@ -337,7 +337,7 @@ def test_a_compiled_graph_is_compared_once(store):
     program = sample()
     digest = digest_of(program, program, "s")
     store.set("commcc/agreement/0/0", digest.to_json())
-    call = live.checked(live.Made(None, digest, (0, 1), 0.0), 5.0, lambda *args: args)
+    call = live.checked(live.GraphOutcome(None, digest, (0, 1), 0.0), 5.0, lambda *args: args)
     assert call(1, 2) == (1, 2) and call(3) == (3,)
     assert not store.check(["commcc/agreement/1/1"])
 

@@ -97,7 +97,7 @@ with fake_world(Layout((("dp", 2), ("tp", 2)))):
     built, inputs = getattr(captured_models, model)(mesh)
     over = {"aot": backends._over_eager, "aot-inductor": backends._over_inductor}[inner]
     torch.compile(built, backend=over(the_pass, None))(*inputs).backward()
-print(json.dumps([[made.digest.before, made.result.changed] for made in the_pass.made]))
+print(json.dumps([[made.digest.before, made.result.changed] for made in the_pass.outcomes]))
 """
 
 

@@ -73,8 +73,8 @@ def _hand_over(argument: Any, words: list[int], kinds: list[object]) -> None:
     """Append what a kernel gets of an argument, and what its type follows from; quicker than the type."""
     if isinstance(argument, tuple):
         kinds.append(type(argument))
-        for each in argument:
-            _hand_over(each, words, kinds)
+        for item in argument:
+            _hand_over(item, words, kinds)
     elif isinstance(argument, (array := _array()).kind):
         shape = array.shape(argument)
         words += _address(argument, array), *shape
@@ -116,7 +116,7 @@ def _type_of(argument: Any) -> Type:
 
     if isinstance(argument, tuple):
         names = argument._fields  # type: ignore[attr-defined]
-        return Group(tuple((name, _type_of(each)) for name, each in zip(names, argument, strict=True)))
+        return Group(tuple((name, _type_of(item)) for name, item in zip(names, argument, strict=True)))
     if not isinstance(argument, np.ndarray):
         return INT
     if not argument.flags.c_contiguous:

@@ -176,8 +176,8 @@ class _Function:
         values = self._tuple(statement.value)
         for target in statement.targets:
             if isinstance(target, ast.Tuple):
-                for each, value in zip(target.elts, values, strict=True):
-                    self._store(each, value)
+                for element, value in zip(target.elts, values, strict=True):
+                    self._store(element, value)
             else:
                 (value,) = values
                 self._store(target, value)
@@ -185,7 +185,7 @@ class _Function:
     def _tuple(self, node: ast.expr) -> list[Value]:
         """The items of a tuple, or of what a function returned; else the one value."""
         if isinstance(node, ast.Tuple):
-            return [self._value(each) for each in node.elts]
+            return [self._value(element) for element in node.elts]
         value = self._value(node)
         if not isinstance(value.type, Several):
             return [value]
@@ -431,7 +431,7 @@ class _Function:
     def _value_compare(self, node: ast.Compare) -> Value:
         if len(node.ops) > 1 or type(node.ops[0]) not in _COMPARED:
             self._wrong(node, "this comparison")
-        a, b = (self._number(self._value(each)) for each in (node.left, node.comparators[0]))
+        a, b = (self._number(self._value(operand)) for operand in (node.left, node.comparators[0]))
         return Value(BOOL, (self._new(f"icmp {_COMPARED[type(node.ops[0])]} i64 {a}, {b}"),))
 
     def _value_boolop(self, node: ast.BoolOp) -> Value:

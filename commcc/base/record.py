@@ -24,9 +24,11 @@ class Record:
 
     def to_json(self) -> dict[str, Json]:
         """The fields by name."""
-        given = ((each, getattr(self, each.name)) for each in fields(self))
+        given = ((entry, getattr(self, entry.name)) for entry in fields(self))
         return {
-            each.name: plain(value) for each, value in given if value is not None or not each.metadata.get("left_out")
+            entry.name: plain(value)
+            for entry, value in given
+            if value is not None or not entry.metadata.get("left_out")
         }
 
 

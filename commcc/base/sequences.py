@@ -46,8 +46,8 @@ def topological(by_rank: Sequence[int], needs: Sequence[Sequence[int]]) -> list[
         else:
             taken[item] = 1
             order.append(item)
-            for each in late.pop(item, ()) if late else ():
-                heapq.heappush(again, each)
+            for late_rank in late.pop(item, ()) if late else ():
+                heapq.heappush(again, late_rank)
     return order
 
 

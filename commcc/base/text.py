@@ -135,8 +135,8 @@ def escaped(value: Any) -> Any:
     if isinstance(value, str):
         return "\n".join(map(one_line, value.split("\n"))) if isinstance(value, Lines) else one_line(value)
     if isinstance(value, dict):
-        return {escaped(key): escaped(each) for key, each in value.items()}
-    return [escaped(each) for each in value] if isinstance(value, (list, tuple)) else value
+        return {escaped(key): escaped(item) for key, item in value.items()}
+    return [escaped(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def without_commands(text: str) -> str:

@@ -119,16 +119,16 @@ class _Reader:
             raise self._refused(event, _TOO_DEEP)
         if kind == "SequenceStartEvent":
             inside = iter(self._next, None)
-            values = [self._value(each, name, each.start_mark.line + 1, depth + 1) for each in inside]
+            values = [self._value(item, name, item.start_mark.line + 1, depth + 1) for item in inside]
             return Node(self._file, line, values, name=name)
-        found: dict[str, Node] = {}
+        entries: dict[str, Node] = {}
         for key in iter(self._next, None):
             if self._checked(key) != "ScalarEvent":
                 raise self._refused(key, "a key must be a word, not a list or mapping")
-            if key.value in found:
+            if key.value in entries:
                 raise self._refused(key, f"key '{shown(key.value)}' is given twice")
-            found[key.value] = self._value(next(self._events), key.value, key.start_mark.line + 1, depth + 1)
-        return Node(self._file, line, found, name=name)
+            entries[key.value] = self._value(next(self._events), key.value, key.start_mark.line + 1, depth + 1)
+        return Node(self._file, line, entries, name=name)
 
     def _next(self) -> Any:
         """The next event; None where the list or mapping ends."""
@@ -167,10 +167,10 @@ class YamlFile:
         """Raise one :class:`InputError` for all mistakes, in the order of their lines."""
         if not self.mistakes:
             return
-        found = sorted(dict.fromkeys(self.mistakes), key=lambda mistake: mistake[0])
-        said = [f"line {line}: {what}" for line, what in found[1:MAX_MISTAKES]]
-        more = [f"and {len(found) - MAX_MISTAKES} more"] if len(found) > MAX_MISTAKES else []
-        line, first = found[0]
+        mistakes = sorted(dict.fromkeys(self.mistakes), key=lambda mistake: mistake[0])
+        said = [f"line {line}: {what}" for line, what in mistakes[1:MAX_MISTAKES]]
+        more = [f"and {len(mistakes) - MAX_MISTAKES} more"] if len(mistakes) > MAX_MISTAKES else []
+        line, first = mistakes[0]
         raise InputError("; ".join([first, *said, *more]), where=f"{self.path}:{line}")
 
 
@@ -205,19 +205,19 @@ class Node:
 
     def mapping(self, required: Iterable[str] = (), optional: Iterable[str] = ()) -> dict[str, Node]:
         """The values of a mapping with these keys; every required key is in the result, missing or not."""
-        found, needed = self.entries(), sorted(required)
+        entries, needed = self.entries(), sorted(required)
         known, meant = sorted({*needed, *optional}), ""
-        for key, value in found.items():
+        for key, value in entries.items():
             if key not in known:
                 near = self._near(key, known)
                 value.fail(f"unknown key '{shown(key)}'{near or ' (keys: ' + ', '.join(known) + ')'}")
                 meant += near
-        absent = [key for key in needed if key not in found]
+        absent = [key for key in needed if key not in entries]
         unnamed = [f"'{key}'" for key in absent if f"'{key}'" not in meant]
         if unnamed and isinstance(self.value, dict):
             self.fail(f"{self._subject} has no {', '.join(unnamed)}")
-        made = {key: value for key, value in found.items() if key in known}
-        return {**made, **{key: Node(self.file, self.line, None, name=key) for key in absent}}
+        values = {key: value for key, value in entries.items() if key in known}
+        return {**values, **{key: Node(self.file, self.line, None, name=key) for key in absent}}
 
     def entries(self) -> dict[str, Node]:
         """The values of a mapping whose keys may be anything, in order of the file."""
@@ -235,26 +235,26 @@ class Node:
 
     def number(self, *, above: float | None = None, least: float | None = None, most: float | None = None) -> float:
         """A finite number: more than ``above``, not less than ``least``, not more than ``most``; else 0.0."""
-        found = to_number(self.value) if self.plain and isinstance(self.value, str) else None
-        if found is None:
+        number = to_number(self.value) if self.plain and isinstance(self.value, str) else None
+        if number is None:
             self._expected("a finite number")
             return 0.0
-        return found if self._in_range(found, above, least, most) else 0.0
+        return number if self._in_range(number, above, least, most) else 0.0
 
     def integer(self, *, least: int | None = None, most: int | None = None) -> int:
         """A whole number in a range, else 0. ``1_000`` and ``1e6`` are read as such."""
-        found = to_integer(self.value) if self.plain and isinstance(self.value, str) else None
-        if found is None:
+        number = to_integer(self.value) if self.plain and isinstance(self.value, str) else None
+        if number is None:
             self._expected("a whole number")
             return 0
-        return found if self._in_range(found, None, least, most) else 0
+        return number if self._in_range(number, None, least, most) else 0
 
     def flag(self) -> bool:
         """``true`` or ``false``, else False."""
-        found = to_flag(self.value) if self.plain and isinstance(self.value, str) else None
-        if found is None:
+        flag = to_flag(self.value) if self.plain and isinstance(self.value, str) else None
+        if flag is None:
             self._expected("true or false")
-        return bool(found)
+        return bool(flag)
 
     def text(self, choices: Iterable[str] | None = None) -> str:
         """A scalar as it is written, one of ``choices`` if given, else the empty string; never empty or null."""
@@ -273,11 +273,11 @@ class Node:
         hopeless = len(word) > 100 or len(self.file.mistakes) > 10 * MAX_MISTAKES
         return "" if hopeless else closest(word, known)
 
-    def _in_range(self, found: float, above: float | None, least: float | None, most: float | None) -> bool:
+    def _in_range(self, number: float, above: float | None, least: float | None, most: float | None) -> bool:
         bounds = (
-            (above is not None and found <= above, f"more than {above:g}" if above is not None else ""),
-            (least is not None and found < least, f"at least {least:g}" if least is not None else ""),
-            (most is not None and found > most, f"at most {most:g}" if most is not None else ""),
+            (above is not None and number <= above, f"more than {above:g}" if above is not None else ""),
+            (least is not None and number < least, f"at least {least:g}" if least is not None else ""),
+            (most is not None and number > most, f"at most {most:g}" if most is not None else ""),
         )
         broken = [text for wrong, text in bounds if wrong]
         if broken:
@@ -306,17 +306,17 @@ def to_number(text: str) -> float | None:
     """A finite decimal number."""
     if len(text) > _MAX_DIGITS or not _NUMBER.fullmatch(text):
         return None
-    found = float(text.replace("_", ""))
-    return found if math.isfinite(found) else None
+    number = float(text.replace("_", ""))
+    return number if math.isfinite(number) else None
 
 
 def to_integer(text: str) -> int | None:
     """A whole number; ``4e6`` is one, ``1.5`` is not."""
-    found = to_number(text)
-    if found is None or not found.is_integer():
+    number = to_number(text)
+    if number is None or not number.is_integer():
         return None
     digits = text.replace("_", "")
-    return int(digits) if digits.lstrip("+-").isdigit() else int(found)
+    return int(digits) if digits.lstrip("+-").isdigit() else int(number)
 
 
 def to_flag(text: str) -> bool | None:

@@ -64,9 +64,9 @@ class _Dumper(yaml.SafeDumper):
 
     def sequence(self, values: list[Json]) -> yaml.SequenceNode:
         node = self.represent_sequence("tag:yaml.org,2002:seq", values, flow_style=not any(map(_nested, values)))
-        for value, each in zip(values, node.value, strict=True):
+        for value, child in zip(values, node.value, strict=True):
             if isinstance(value, dict) and not any(map(_nested, value.values())):
-                each.flow_style = sum(len(part.value) + 2 for pair in each.value for part in pair) <= WIDTH + 20
+                child.flow_style = sum(len(part.value) + 2 for pair in child.value for part in pair) <= WIDTH + 20
         return node
 
     def mapping(self, values: dict[str, Json]) -> yaml.MappingNode:

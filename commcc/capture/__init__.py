@@ -75,7 +75,7 @@ class _Callable(ModuleType):
         from commcc.capture.request import Request, capture, read_mesh
 
         answer = capture(Request(target, read_mesh(mesh), output, **options))
-        return [each["file"] for each in answer["files"]]
+        return [file["file"] for file in answer["files"]]
 
 
 sys.modules[__name__].__class__ = _Callable

@@ -160,14 +160,14 @@ def _aot(way: Way, sink: Sink) -> Callable[..., Any]:
             return partition(joint, inputs, **options)
 
         compile_it: Any = aot_autograd
-        made = compile_it(
+        aot_backend = compile_it(
             fw_compiler=keep(FORWARD),
             bw_compiler=keep(BACKWARD),
             inference_compiler=keep(INFERENCE),
             partition_fn=cut,
             keep_inference_input_mutations=True,
         )
-        return made(gm, example_inputs)
+        return aot_backend(gm, example_inputs)
 
     return backend
 
@@ -185,7 +185,7 @@ def _inductor(way: Way, sink: Sink) -> Callable[..., Any]:
             kind = BACKWARD if options.get("is_backward") else INFERENCE if options.get("is_inference") else FORWARD
             unrun = make_boxed_func(_unrun(traced, way.mode))
             if way.level == POST_GRAD:
-                _after_post_grad(traced, inputs, options, lambda made: sink.keep(piece, kind, made))
+                _after_post_grad(traced, inputs, options, lambda module: sink.keep(piece, kind, module))
             else:
                 sink.keep(piece, kind, traced)
             return unrun

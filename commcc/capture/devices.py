@@ -78,10 +78,10 @@ def _mover(device: torch.device) -> Callable[[Any], Any]:
             return alike[key]
         with leaf.fake_mode, torch.no_grad():
             if whole:
-                made = torch.empty_strided(leaf.size(), leaf.stride(), dtype=leaf.dtype, device=device)
+                tensor = torch.empty_strided(leaf.size(), leaf.stride(), dtype=leaf.dtype, device=device)
                 if key is not None:
-                    alike[key] = made
-                return made
+                    alike[key] = tensor
+                return tensor
             # The storage must reach as far as the view did.
             base = torch.empty(leaf.untyped_storage().nbytes() // leaf.element_size(), dtype=leaf.dtype, device=device)
             return base.as_strided(leaf.size(), leaf.stride(), offset)

@@ -59,7 +59,7 @@ def _all_here(value: Any) -> Any:
     kind = type(value)
     if kind is tuple or kind is list:
         return kind(map(_all_here, value))
-    return {key: _all_here(each) for key, each in value.items()} if kind is dict else _here(value)
+    return {key: _all_here(item) for key, item in value.items()} if kind is dict else _here(value)
 
 
 @contextmanager
@@ -96,7 +96,7 @@ def _mesh_maker(method: Callable[..., None]) -> Callable[..., None]:
     inner = _with_values(method)
 
     @wraps(method)
-    def made(mesh: DeviceMesh, device_type: str, ranks: Any = None, **options: Any) -> None:
+    def initialize(mesh: DeviceMesh, device_type: str, ranks: Any = None, **options: Any) -> None:
         if isinstance(ranks, FakeTensor):
             what = "DeviceMesh of a tensor, which has no values here"
             raise InputError(what, hint="give it the ranks as lists, or use init_device_mesh")
@@ -105,7 +105,7 @@ def _mesh_maker(method: Callable[..., None]) -> Callable[..., None]:
                 options["_rank_map"] = torch.arange(options["_rank_map"].numel(), dtype=torch.int)
         inner(mesh, _here(device_type), ranks, **options)
 
-    return made
+    return initialize
 
 
 def _to(method: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
@@ -119,7 +119,7 @@ def _to(method: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
 
 def _applier() -> Callable[..., nn.Module]:
     """As ``Module._apply``, which cannot change a fake parameter in place: it is replaced. Tied ones stay tied."""
-    made: dict[tuple[int, int], tuple[Any, Any]] = {}
+    replaced: dict[tuple[int, int], tuple[Any, Any]] = {}
 
     def apply(module: nn.Module, fn: Callable[[Any], Any], recurse: bool = True) -> nn.Module:
         for child in module.children() if recurse else ():
@@ -128,13 +128,13 @@ def _applier() -> Callable[..., nn.Module]:
             if parameter is None:
                 continue
             key = (id(fn), id(parameter))
-            if key not in made:
+            if key not in replaced:
                 with torch.no_grad():
                     applied = fn(parameter)
                 same = applied is parameter
                 new = parameter if same else nn.Parameter(applied, requires_grad=parameter.requires_grad)
-                made[key] = (parameter, new)  # kept, so that no other object gets its number
-            module._parameters[name] = made[key][1]
+                replaced[key] = (parameter, new)  # kept, so that no other object gets its number
+            module._parameters[name] = replaced[key][1]
         for name, buffer in module._buffers.items():
             if buffer is not None:
                 module._buffers[name] = fn(buffer)

@@ -132,14 +132,14 @@ def shard(
     copies: tuple[Placement, ...] = (Replicate(),) * mesh.ndim
     placements = copies if replicate else (*copies[1:], Shard(0))
     rule = ShardRule(mesh, placements, param_dtype, reduce_dtype, reshard_after_forward and not replicate)
-    made: dict[nn.Parameter, tuple[nn.Parameter, Gathered]] = {}
+    sharded: dict[nn.Parameter, tuple[nn.Parameter, Gathered]] = {}
     for owner in list(module.modules()):
         if isinstance(owner, parametrize.ParametrizationList):
             continue
         for name, parameter in list(owner.named_parameters(recurse=False)):
-            if parameter not in made:  # tied parameters stay one
-                made[parameter] = _sharded(parameter, rule)
-            put(owner, name, *made[parameter])
+            if parameter not in sharded:  # tied parameters stay one
+                sharded[parameter] = _sharded(parameter, rule)
+            put(owner, name, *sharded[parameter])
     return module
 
 

@@ -57,15 +57,15 @@ def find_function(target: str) -> Callable[..., Any]:
     place, _, name = target.rpartition(":")
     with explained(f"importing {place}", [place]):
         module = _module(place)
-    found: Any = module
+    member: Any = module
     for part in name.split("."):
-        if not hasattr(found, part):
+        if not hasattr(member, part):
             known = [key for key, value in vars(module).items() if inspect.isfunction(value)]
             raise InputError(f"has no function '{name}'{closest(name, known)}", where=place)
-        found = getattr(found, part)
-    if not callable(found):
-        raise InputError(f"'{name}' is a {type(found).__name__}, no function", where=place)
-    call: Callable[..., Any] = found
+        member = getattr(member, part)
+    if not callable(member):
+        raise InputError(f"'{name}' is a {type(member).__name__}, no function", where=place)
+    call: Callable[..., Any] = member
     return call
 
 
@@ -74,7 +74,7 @@ def _module(place: str) -> Any:
         sys.path.insert(0, str(Path.cwd()))
         return importlib.import_module(place)
     path = Path(place).resolve()
-    sys.path[:0] = [str(path.parent), str(Path.cwd())]  # what it imports from beside it
+    sys.path[:0] = [str(path.parent), str(Path.cwd())]  # what it imports from its own folder
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise InputError("is no Python file", where=place)

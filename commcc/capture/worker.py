@@ -131,7 +131,7 @@ def _ready(subject: Subject, mode: FakeTensorMode, target: str) -> tuple[Subject
     call = subject.call
     if isinstance(call, nn.Module):
         with explained(f"sharding what {target} returned", [target]):
-            if any(each.is_meta for each in itertools.chain(call.parameters(), call.buffers())):
+            if any(tensor.is_meta for tensor in itertools.chain(call.parameters(), call.buffers())):
                 call.to_empty(device="cpu")
             call, notes = as_shards(call)
         call.train()

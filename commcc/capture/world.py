@@ -113,10 +113,10 @@ def known_group(group: ProcessGroup) -> ProcessGroup:
     """With its ranks, and the axis of the mesh that it was made for, as far as this process knows them."""
     resolve: Any = dist.distributed_c10d
     try:
-        made = resolve._resolve_process_group(group.name)
+        resolved = resolve._resolve_process_group(group.name)
     except (RuntimeError, ValueError, KeyError):
         return group
-    ranks, about = tuple(dist.get_process_group_ranks(made)), str(made.group_desc).removeprefix("mesh_")
+    ranks, about = tuple(dist.get_process_group_ranks(resolved)), str(resolved.group_desc).removeprefix("mesh_")
     return replace(group, ranks=ranks, size=len(ranks), description="" if about == "undefined" else about)
 
 

@@ -32,7 +32,7 @@ def capturing(session: Session, /, **given: Any) -> int:
         answer = capture(request)
     say_notes(session, answer)
     document = report.capturing(request, answer)
-    session.emit(document, brief=[each["file"] for each in answer["files"]], view=report.view)
+    session.emit(document, brief=[file["file"] for file in answer["files"]], view=report.view)
     return EXIT_OK
 
 
@@ -54,7 +54,7 @@ def request_of(session: Session, given: dict[str, Any], *, graphs: tuple[str, ..
 
 def say_notes(session: Session, answer: dict[str, Any]) -> None:
     """What could not be captured exactly, and what files cannot hold."""
-    texts = [*answer["notes"], *(text for each in answer["files"] for text in each["notes"])]
+    texts = [*answer["notes"], *(text for file in answer["files"] for text in file["notes"])]
     for text in dict.fromkeys(texts):
         session.note(text)
 
@@ -69,7 +69,7 @@ def _graphs(text: str) -> tuple[str, ...]:
 
 def capture_options() -> list[click.Parameter]:
     """What says which model is captured, and how."""
-    formats = [each.removeprefix(".") for each in GRAPH_FILES]
+    formats = [extension.removeprefix(".") for extension in GRAPH_FILES]
     return [
         click.Argument(["target"], metavar="TARGET"),
         click.Option(

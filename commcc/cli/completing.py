@@ -192,7 +192,7 @@ def passes(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) ->
     options = options_of(registry.get(name))
     key, assigned, value = start.partition("=")
     if not assigned:
-        return _items(before, (f"{each}=" for each in options), start)
+        return _items(before, (f"{option_name}=" for option_name in options), start)
     if key not in options:
         return []
     option = options[key]

@@ -46,15 +46,15 @@ def compare(
         say(f"reading {after}")
         new = session.load(after)
         say("comparing")
-        found = diff(old, new, model=cost, hints=hints)
-        document = differing.difference(before, after, found)
+        difference = diff(old, new, model=cost, hints=hints)
+        document = differing.difference(before, after, difference)
         if page is not None:
             from commcc.report.diff_page import write_html
 
             say(f"writing {page}")
-            replace_text(page, write_html(document, found))
+            replace_text(page, write_html(document, difference))
             document["html"] = str(page)
-    session.report_costs(hints, found.first, found.last)
+    session.report_costs(hints, difference.first, difference.last)
     top = None if given["everything"] else given["top"]
     brief = differing.brief(document)
     session.emit(document, brief=brief, view=lambda shown: differing.view(shown, top))

@@ -25,7 +25,7 @@ def doctor(session: Session) -> int:
         from commcc.report import doctoring as report
 
         checks = all_checks()
-    missing = [each.name for each in checks if each.good is False]
+    missing = [check.name for check in checks if check.good is False]
     brief = f"missing: {', '.join(missing)}" if missing else "all there"
     session.emit(report.doctoring(checks), brief=brief, view=report.view)
     return EXIT_FINDINGS if missing else EXIT_OK

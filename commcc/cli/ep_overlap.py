@@ -104,18 +104,18 @@ def _passes(session: Session, given: Mapping[str, Any]) -> Sequence[Pass]:
         "bucket": memory,
     }
     passes = []
-    for each in from_preset:
-        chosen = wanted.get(each.name, {})
-        present = {name: getattr(each, name) for name in options_of(type(each))}
-        passes.append(build(type(each), {**present, **chosen}) if chosen else each)
-    if any(isinstance(each, EpChunk) and each.chunks in (0, 1) for each in passes):
+    for instance in from_preset:
+        chosen = wanted.get(instance.name, {})
+        present = {name: getattr(instance, name) for name in options_of(type(instance))}
+        passes.append(build(type(instance), {**present, **chosen}) if chosen else instance)
+    if any(isinstance(instance, EpChunk) and instance.chunks in (0, 1) for instance in passes):
         raise OptionError(
             "one chunk leaves nothing that could overlap with an exchange", hint="--chunks takes 2 or more"
         )
     if given["keep_chunks"]:
         if wanted["ep-chunk"]:
             raise OptionError(f"--keep-chunks leaves no use for --{next(iter(wanted['ep-chunk']))}")
-        passes = [each for each in passes if each.name != "ep-chunk"]
+        passes = [instance for instance in passes if instance.name != "ep-chunk"]
     behind: dict[str, type[Pass]] = {"reorder": Reorder, "dense": EpDense, "async_tp": AsyncTp}
     for flag, cls in behind.items():
         # --reorder promises no more peak memory.
@@ -129,9 +129,9 @@ def _options() -> list[click.Option]:
     options = {**options_of(EpSchedule), **options_of(EpChunk)}
     flags = []
     for name in (*_CHUNK, *_SCHEDULE):
-        each = options[name]
+        option = options[name]
         flag = f"--{name.replace('_', '-')}"
-        flags.append(click.Option([flag, name], metavar=option_metavar(each), help=option_help(each)))
+        flags.append(click.Option([flag, name], metavar=option_metavar(option), help=option_help(option)))
     return flags
 
 

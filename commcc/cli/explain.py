@@ -58,13 +58,13 @@ def explain_exposed(session: Session, /, graph: str, cost: CostModel, hints: dic
         say("explaining")
         known = (seen.index, seen.ident, seen.prediction, cost)
         if chosen["collective"] is not None:
-            found = [explain(*known, chosen["collective"], limits)]
+            explanations = [explain(*known, chosen["collective"], limits)]
         else:
-            found = explain_worst(*known, WORST if chosen["worst"] is None else chosen["worst"], limits)
-        document = explaining.explanations(graph, seen, found, limits)
+            explanations = explain_worst(*known, WORST if chosen["worst"] is None else chosen["worst"], limits)
+        document = explaining.explanations(graph, seen, explanations, limits)
     session.report_notes(program.notes)
     session.report_costs(hints, seen, brief_has_times=True)
-    session.emit(document, brief=explaining.brief(found), view=explaining.view)
+    session.emit(document, brief=explaining.brief(explanations), view=explaining.view)
     return EXIT_OK
 
 

@@ -86,8 +86,8 @@ class Fixing:
         from commcc.lint.registry import BY_ID
 
         options = self.settings.of(result.graph).options
-        found = (BY_ID[each.rule] for each in result.outcomes if each.findings)
-        texts = [rule.fix(options[rule.id]) for rule in found if rule.fix is not None]
+        rules = (BY_ID[outcome.rule] for outcome in result.outcomes if outcome.findings)
+        texts = [rule.fix(options[rule.id]) for rule in rules if rule.fix is not None]
         return ",".join(dict.fromkeys(texts))
 
     def _targets(self, graphs: Sequence[str]) -> list[Path | None]:
@@ -160,7 +160,10 @@ def mended(run: Run, report: Report, fixing: Fixing) -> tuple[Run, list[Json]]:
 def _errors(report: Report) -> Counter[str]:
     """Numbers of errors by rule."""
     return Counter(
-        each.rule for each in report.outcomes for f in each.findings if each.severity_of(f) is Severity.ERROR
+        outcome.rule
+        for outcome in report.outcomes
+        for f in outcome.findings
+        if outcome.severity_of(f) is Severity.ERROR
     )
 
 

@@ -42,7 +42,7 @@ def rewrite_folder(session: Session, request: Request, files: list[Path]) -> int
     extras = request.extras
     from commcc.run.pipeline import Job
 
-    if extras.dump is not None or any(isinstance(each, Job) for each in request.passes):
+    if extras.dump is not None or any(isinstance(instance, Job) for instance in request.passes):
         raise OptionError("--plan and --dump-after-each are of one graph", hint=f"name one, as in {files[0]}")
     session.inputs += files
     places = _Places.of(session, request, files)
@@ -120,4 +120,4 @@ class _Places:
 
 
 def _extension(name: str) -> str:
-    return max((each for each in GRAPH_FILES if name.lower().endswith(each)), key=len)
+    return max((extension for extension in GRAPH_FILES if name.lower().endswith(extension)), key=len)

@@ -65,16 +65,16 @@ def _several(graph: str) -> list[Listed]:
     from commcc.report.inspecting import Listed
 
     folder = Path(graph)
-    found = _graph_files(folder) if folder.is_dir() else []
-    if found:
-        return found
+    graphs = _graph_files(folder) if folder.is_dir() else []
+    if graphs:
+        return graphs
     try:
         entries = () if serialization.split_spec(graph)[1] else serialization.list_graphs(graph, least=2)
     except InputError:
-        found = _texts(folder) if folder.is_dir() else []
-        if not found:
+        graphs = _texts(folder) if folder.is_dir() else []
+        if not graphs:
             raise
-        return found
+        return graphs
     return [Listed(entry, f"{graph}::{entry.name}") for entry in entries]
 
 

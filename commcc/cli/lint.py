@@ -66,8 +66,8 @@ def lint(session: Session, /, graphs: tuple[str, ...], **given: Any) -> int:
         from commcc.lint.baseline import key_of, write_baseline
 
         assert task.baseline is not None
-        write_baseline(task.baseline, {key_of(graph, task.baseline): each for graph, each in run.measured.items()})
-    symbols = [symbol for each in run.measured.values() for symbol in each.hints]
+        write_baseline(task.baseline, {key_of(graph, task.baseline): known for graph, known in run.measured.items()})
+    symbols = [symbol for known in run.measured.values() for symbol in known.hints]
     session.warn_of_costs(task.hints, symbols, () if session.quiet else run.assumed)
     code = EXIT_USAGE if report.unread else EXIT_FINDINGS if report.failed else EXIT_OK
     _emit(session, report, task, (form, code), {**given, "fixes": fixes, "page": page})
@@ -90,17 +90,17 @@ def _settings(session: Session, given: dict[str, Any]) -> Settings:
     from commcc.lint.reading import check_ids, layers_of
 
     if given["config"] is not None:
-        found = read_lint_settings(given["config"])
+        settings = read_lint_settings(given["config"])
         session.inputs.append(Path(given["config"]))
     else:
-        found = (session.config.lint if session.config is not None else None) or Settings()
-        if found.file is not None:
+        settings = (session.config.lint if session.config is not None else None) or Settings()
+        if settings.file is not None:
             session.used["lint"] = "settings"
     # --ranks and --no-ranks are short for options of one rule.
     ranks = given["ranks"]
     return dataclasses.replace(
-        found,
-        layers=(*found.layers, *layers_of((*given["rule"], *(("rank-agreement.ranks=all",) if ranks else ())))),
+        settings,
+        layers=(*settings.layers, *layers_of((*given["rule"], *(("rank-agreement.ranks=all",) if ranks else ())))),
         only=check_ids(given["only"], "--only"),
         ignore=check_ids((*given["ignore"], *(("rank-agreement",) if ranks is False else ())), "--ignore"),
     )
@@ -174,7 +174,7 @@ def _emit(session: Session, report: Report, task: Task, how: tuple[str, int], gi
 def _ids(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
     from commcc.lint.registry import rule_ids
 
-    return [each for each in rule_ids() if each.startswith(incomplete)]
+    return [rule for rule in rule_ids() if rule.startswith(incomplete)]
 
 
 command = click.Command(

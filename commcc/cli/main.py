@@ -133,8 +133,8 @@ class LazyGroup(click.Group):
         if address is None:
             return None
         module, attribute = address.split(":")
-        found = getattr(importlib.import_module(module), attribute)
-        command = found if isinstance(found, click.Command) else found(cmd_name)
+        loaded = getattr(importlib.import_module(module), attribute)
+        command = loaded if isinstance(loaded, click.Command) else loaded(cmd_name)
         assert isinstance(command, click.Command)
         return command
 

@@ -94,7 +94,7 @@ def _existing(ctx: click.Context, _parameter: click.Parameter, value: str | None
     file = path if path.exists() else Path(value.partition("::")[0])
     if not file.exists():
         folder = file.parent
-        names = sorted(each.name for each in folder.iterdir()) if folder.is_dir() else []
+        names = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
         if file.is_symlink():
             raise InputError("is a link to what does not exist", where=str(file), hint="name the file itself")
         raise InputError(f"no such file{closest(file.name, names)}", where=str(file))

@@ -28,7 +28,7 @@ def passes(session: Session, name: str | None) -> int:
 
     presets = [preset for preset in PRESETS if name in (None, preset.name)]
     chosen = registry.names() if name is None else () if presets else (name,)
-    document = report.listed([registry.get(each) for each in chosen], presets)
+    document = report.listed([registry.get(pass_name) for pass_name in chosen], presets)
     brief = chosen or presets[0].text
     session.emit(document, brief=brief, view=report.overview if name is None else report.detail)
     return EXIT_OK

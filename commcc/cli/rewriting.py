@@ -179,10 +179,10 @@ class Dumps:
     def __init__(self, session: Session, folder: str, target: Path, passes: Sequence[str]) -> None:
         self.session = session
         self.folder = output_folder(folder, f"name one with {_DUMP_FLAG}")
-        self.extension = next(each for each in _EXTENSIONS if target.name.lower().endswith(each))
+        self.extension = next(extension for extension in _EXTENSIONS if target.name.lower().endswith(extension))
         self.written: list[Path] = []
         wanted = {self._name(n, name, d) for n, name in enumerate(passes, 1) for d in (False, True)}
-        there = sorted(each.name for each in self.folder.iterdir()) if self.folder.exists() else []
+        there = sorted(entry.name for entry in self.folder.iterdir()) if self.folder.exists() else []
         # What an earlier run of the same passes left is overwritten; of other passes it would pass for this run's.
         others = [name for name in there if _DUMP.fullmatch(name) and name not in wanted]
         if others:

@@ -79,7 +79,7 @@ def choose(session: Session, given: Mapping[str, str | None]) -> Named:
     """What to run: the one thing that was given, or what the configuration names."""
     named = [Named(kind, value) for kind, value in given.items() if value is not None]
     if len(named) > 1:
-        flags = " and ".join(f"--{each.kind}" for each in named)
+        flags = " and ".join(f"--{choice.kind}" for choice in named)
         raise OptionError(f"{flags} {'both' if len(named) == 2 else 'all'} say what to run", hint="give one of them")
     if named:
         return named[0]
@@ -114,7 +114,7 @@ def said(named: Named, passes: Sequence[Pass | Job]) -> dict[str, Json]:
     from commcc.passes.options import to_text
     from commcc.run.pipeline import Job
 
-    text = ",".join(each.text if isinstance(each, Job) else to_text(each) for each in passes)
+    text = ",".join(instance.text if isinstance(instance, Job) else to_text(instance) for instance in passes)
     return {"pipeline": text, "from": {named.kind: named.value}}
 
 

@@ -127,13 +127,13 @@ class Session:
     def remember(self, passes: Iterable[Pass]) -> None:
         """Note which defaults are the effective options of these passes."""
         effective: dict[str, Json] = {}
-        for each in passes:
-            options = options_of(type(each))
-            texts = self.defaults.get(each.name, {})
+        for instance in passes:
+            options = options_of(type(instance))
+            texts = self.defaults.get(instance.name, {})
             # An option that the command line or a preset sets to another value did not come from there.
-            held = {key: text for key, text in texts.items() if options[key].read(text) == getattr(each, key)}
+            held = {key: text for key, text in texts.items() if options[key].read(text) == getattr(instance, key)}
             if held:
-                effective[each.name] = held
+                effective[instance.name] = held
         if effective:
             self.used["options"] = effective
 
@@ -277,7 +277,7 @@ class Session:
         if note is not None:
             self.note(note)
         assumed = () if self.quiet and not brief_has_times else cost_warnings(*snapshots)
-        arrivals = [each.index.names[i] for each in snapshots for i in each.index.estimates.arrivals]
+        arrivals = [snapshot.index.names[i] for snapshot in snapshots for i in snapshot.index.estimates.arrivals]
         self.warn_of_costs(hints, [*(hint.symbol for hint in used), *arrivals], assumed)
 
     def warn_of_costs(self, hints: Mapping[str, int], symbols: Sequence[str], assumed: Iterable[str]) -> None:

@@ -214,7 +214,9 @@ def write_page(
         for name in (str(sources["input"]), sources["after"] or sources.get("backward"))
         if isinstance(name, str)
     )
-    page = write_html(sides, title=title, options=options, explanations=[each.to_json() for each in worst])
+    page = write_html(
+        sides, title=title, options=options, explanations=[explanation.to_json() for explanation in worst]
+    )
     replace_text(target, page)
 
 

@@ -33,7 +33,7 @@ def graphs_of(graph: str) -> list[Item]:
 
 
 def simulate_all(session: Session, graph: str, items: Sequence[Item], request: Request, page: Path) -> int:
-    """Writes the pages into a folder called like the list, and the list beside it."""
+    """Writes the pages into a folder called like the list, and the list next to it."""
     from commcc.report import list_page
 
     folder = page.with_suffix("")

@@ -109,9 +109,9 @@ def runner(me: Joined | None, given: dict[str, Any]) -> Iterator[Runner]:
     yield Launched(machines)
 
 
-def say_where(session: Session, found: Elsewhere) -> int:
+def say_where(session: Session, elsewhere: Elsewhere) -> int:
     """What there is to say on a machine without rank 0, and its exit code."""
-    session.note(f"the report is where rank 0 is, on {found.machine}")
+    session.note(f"the report is where rank 0 is, on {elsewhere.machine}")
     return EXIT_OK
 
 

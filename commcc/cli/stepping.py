@@ -26,7 +26,7 @@ def rewrite_step(session: Session, request: Request, backward: str) -> int:
     extras = request.extras
     from commcc.run.pipeline import Job
 
-    stored = any(isinstance(each, Job) for each in request.passes)
+    stored = any(isinstance(instance, Job) for instance in request.passes)
     if extras.plan_out is not None or extras.dump is not None or stored:
         raise OptionError(
             "plans and --dump-after-each are of one graph", hint="run them on the forward and the backward apart"
@@ -36,7 +36,7 @@ def rewrite_step(session: Session, request: Request, backward: str) -> int:
         from commcc.report import rewriting as report
         from commcc.report.stepping import stepping, view
 
-        targets = [_target(session, request, each) for each in (request.graph, backward)]
+        targets = [_target(session, request, graph) for graph in (request.graph, backward)]
         if targets[0] == targets[1]:
             raise OutputError("both halves of the step would be written there", where=str(targets[0]))
         say(f"reading {request.graph}")

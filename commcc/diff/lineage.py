@@ -45,14 +45,14 @@ def lineage(matching: Matching, still: Stationary) -> tuple[tuple[Merge, ...], t
     merges = [_merge(matching, still, a, members, "record") for a, members in recorded.items() if members]
     merges += [_merge(matching, still, a, members, "structure") for a, members in sources.items() if len(members) > 1]
     splits = [
-        Split(old.names[b], str(old.launches[b].kind), old.launches[b].group, tuple(new.names[a] for a in found))
-        for b, found in parts.items()
-        if len(found) > 1
+        Split(old.names[b], str(old.launches[b].kind), old.launches[b].group, tuple(new.names[a] for a in successors))
+        for b, successors in parts.items()
+        if len(successors) > 1
     ]
     alone = [
-        Change(old.names[b], old.ops[b], old.names[b], new.names[found[0]])
-        for b, found in parts.items()
-        if len(found) == 1 and len(sources[found[0]]) == 1
+        Change(old.names[b], old.ops[b], old.names[b], new.names[successors[0]])
+        for b, successors in parts.items()
+        if len(successors) == 1 and len(sources[successors[0]]) == 1
     ]
     return tuple(sorted(merges, key=lambda m: new.position[m.into])), tuple(splits), tuple(alone)
 
@@ -61,14 +61,14 @@ def _recorded(matching: Matching) -> dict[int, list[int]]:
     """Members (before) of new launches (after) by what the launches say of themselves."""
     old, new = matching.before.index, matching.after.index
     owner = {name: b for b, names in old.merged_from.items() for name in names}
-    found: dict[int, list[int]] = {}
+    merged: dict[int, list[int]] = {}
     for a, names in new.merged_from.items():
         if a in matching.to_before or a not in new.launches:
             continue
         # A member may itself be in a merged launch of the graph before.
         members = (old.position.get(name, owner.get(name)) for name in names)
-        found[a] = sorted({b for b in members if b is not None and b in old.launches})
-    return found
+        merged[a] = sorted({b for b in members if b is not None and b in old.launches})
+    return merged
 
 
 def _merge(matching: Matching, still: Stationary, a: int, members: list[int], evidence: str) -> Merge:
@@ -94,16 +94,16 @@ def _range(distances: Iterable[int]) -> tuple[int, int] | None:
 
 def _successors(matching: Matching, launch: int) -> list[int]:
     """New launches (after) that do the work of the removed launch (before)."""
-    found: set[int] = set()
+    successors: set[int] = set()
     uses, complete = _uses(matching, launch)
     for user, slot in uses:
         operands = matching.after.operands(matching.to_after[user])
         if slot < len(operands):
-            found.update(_sources(matching, operands[slot]))
+            successors.update(_sources(matching, operands[slot]))
     # Uses alone do not tell, so what it sent is followed forwards too.
-    if not found or not complete:
-        found.update(_launches_fed(matching, launch))
-    return sorted(found)
+    if not successors or not complete:
+        successors.update(_launches_fed(matching, launch))
+    return sorted(successors)
 
 
 def _launches_fed(matching: Matching, launch: int) -> list[int]:
@@ -111,11 +111,11 @@ def _launches_fed(matching: Matching, launch: int) -> list[int]:
     old, new = matching.before.index, matching.after.index
     facts = old.launches[launch]
     producers = _walk(launch, old.data_preds, matching.to_after, old.launches)
-    found: set[int] = set()
+    reached: set[int] = set()
     for producer in producers & set(matching.to_after):
-        found |= _walk(matching.to_after[producer], new.users, matching.to_before, new.launches)
+        reached |= _walk(matching.to_after[producer], new.users, matching.to_before, new.launches)
     # A producer may feed other collectives as well; work does not pass from one group or kind to another.
-    same = (a for a in found if a in new.launches and a not in matching.to_before)
+    same = (a for a in reached if a in new.launches and a not in matching.to_before)
     return sorted(a for a in same if (new.launches[a].kind, new.launches[a].group) == (facts.kind, facts.group))
 
 

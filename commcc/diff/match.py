@@ -38,10 +38,10 @@ class Side:
 
     def operands(self, node: int) -> tuple[int, ...]:
         """Nodes in the arguments in the order in which they are written, repeats included."""
-        found: list[int] = []
+        positions: list[int] = []
         position = self.index.position
-        fx.map_arg((self.nodes[node].args, self.nodes[node].kwargs), lambda n: found.append(position[n.name]))
-        return tuple(found)
+        fx.map_arg((self.nodes[node].args, self.nodes[node].kwargs), lambda n: positions.append(position[n.name]))
+        return tuple(positions)
 
     def constants(self, node: int) -> str:
         """The arguments in print, with ``%`` where a node stands, and what a control edge holds the node behind."""

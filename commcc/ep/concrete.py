@@ -38,7 +38,7 @@ LARGEST = 2**62
 
 def marked_sizes(program: Program) -> dict[str, int]:
     """The number of every symbol that a node marks, by name; :class:`InputError` for marks that cannot be."""
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for node, marks in _marks(program.graph):
         where = f"node '{node.name}'"
         if not isinstance(marks, dict):
@@ -47,9 +47,9 @@ def marked_sizes(program: Program) -> dict[str, int]:
             name = str(key)
             if type(value) is not int or not 0 < value <= LARGEST:
                 raise InputError(f"annotation '{HINTS}' gives '{name:.40}' {value!r:.60}: a number from 1", where=where)
-            if found.setdefault(name, value) != value:
-                raise InputError(f"'{name}' is {value} here and {found[name]} at an earlier node", where=where)
-    return found
+            if sizes.setdefault(name, value) != value:
+                raise InputError(f"'{name}' is {value} here and {sizes[name]} at an earlier node", where=where)
+    return sizes
 
 
 def _marks(graph: fx.Graph) -> Iterator[tuple[fx.Node, Any]]:
@@ -65,9 +65,9 @@ def recorded_sizes(program: Program) -> dict[str, int]:
     its file, or with the symbol itself.
     """
     hints = SizeHints({}, program.header)
-    found = {name: hints.value(size) for name, size in _input_sizes(program.graph)}
+    sizes = {name: hints.value(size) for name, size in _input_sizes(program.graph)}
     # The number of a size that data decides was one of many.
-    backed = {name: number for name, number in found.items() if not name.startswith("u")}
+    backed = {name: number for name, number in sizes.items() if not name.startswith("u")}
     return {name: number for name, number in backed.items() if number is not None and 0 < number <= LARGEST}
 
 
@@ -127,7 +127,7 @@ class Sizes:
             return self.ctx.tensor(shape, stride, old.dtype, old.device, requires_grad=grad, storage_offset=offset)
 
         result = tree_map(leaf, value) if self.concerns(value) else value
-        # The value is kept beside the result, so that no other object takes over its id.
+        # The value is kept with the result, so that no other object takes over its id.
         self._values[id(value)] = (value, result)
         return result
 
@@ -157,8 +157,8 @@ def is_guard(target: Any) -> bool:
 def holds(node: fx.Node, value_of: Callable[[Any], Any]) -> bool | None:
     """Whether a guard holds; None when its value is not a number yet. ``value_of`` gives the value of an argument."""
     if ops.op_name(node.target) in ASSERTED:
-        found = value_of(ops.argument(node, "self"))
-        return bool(found) if isinstance(found, (bool, int)) else None
+        condition = value_of(ops.argument(node, "self"))
+        return bool(condition) if isinstance(condition, (bool, int)) else None
     size = value_of(ops.argument(node, "size"))
     if type(size) is not int:
         return None

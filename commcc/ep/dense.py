@@ -1,4 +1,4 @@
-"""Where collectives of parameters go so that they run beside attention and not beside token exchanges.
+"""Where collectives of parameters go so that they overlap attention and not token exchanges.
 
 Layers are numbered; what comes behind all layers (norm, output) counts as one more, what comes before (embeddings)
 keeps its place. Dense are products of a layer that belong to no expert-parallel module::
@@ -120,7 +120,7 @@ class Dense:
 
     def _anchors(self) -> dict[tuple[int, bool], int]:
         """By layer and direction the first dense product, in the backward pass the first behind the experts."""
-        found: dict[tuple[int, bool], int] = {}
+        anchors: dict[tuple[int, bool], int] = {}
         late: dict[tuple[int, bool], bool] = {}
         for node, note in enumerate(self.notes):
             layer = self.layer(note.module) if self.index.compute[node] else None
@@ -128,10 +128,10 @@ class Dense:
                 continue
             key = layer, note.backward
             if note.part is not None:
-                late[key] = note.backward and key in found
-            elif note.role != "body" and (key not in found or late.get(key, False)):
-                found[key], late[key] = node, False
-        return found
+                late[key] = note.backward and key in anchors
+            elif note.role != "body" and (key not in anchors or late.get(key, False)):
+                anchors[key], late[key] = node, False
+        return anchors
 
     def consumer(self, waits: Iterable[int]) -> int | None:
         """The first product that uses what was waited for."""
@@ -152,54 +152,56 @@ class Dense:
 
 def wanted_order(dense: Dense, ident: Identification, *, at_end: bool) -> Wanted:
     """What the rules want. at_end: case 4 with waits at the end."""
-    made = Wanted()
-    for each in _of_parameters(ident):
-        if each.kind is Kind.ALL_GATHER:
-            _gather(dense, each, made)
+    wanted = Wanted()
+    for collective in _of_parameters(ident):
+        if collective.kind is Kind.ALL_GATHER:
+            _gather(dense, collective, wanted)
         else:
-            _reduction(dense, each, made, at_end)
-    return made
+            _reduction(dense, collective, wanted, at_end)
+    return wanted
 
 
-def _gather(dense: Dense, each: Collective, made: Wanted) -> None:
+def _gather(dense: Dense, collective: Collective, wanted: Wanted) -> None:
     """Cases 1 and 2."""
-    consumer = dense.consumer(each.waits)
-    layer = None if consumer is None else dense.layer(each.module)
+    consumer = dense.consumer(collective.waits)
+    layer = None if consumer is None else dense.layer(collective.module)
     if consumer is None or layer is None:
-        made.kept.append(each.launch)
+        wanted.kept.append(collective.launch)
         return
     backward = dense.notes[consumer].backward
     anchor = dense.first.get((layer + 1 if backward else layer - 1, backward))
     if anchor is None or (backward and layer == len(dense.layers)):
-        made.kept.append(each.launch)
+        wanted.kept.append(collective.launch)
         return
     where = f"the {'backward pass' if backward else 'forward pass'} of layer {layer + (1 if backward else -1)}"
-    if each.derived not in ("param", "bucket"):
-        made.blocked.append(Blocked(each.launch, Reason.of("needs_activations")))
-    elif min(each.waits) < anchor:
-        made.blocked.append(Blocked(each.launch, Reason.of("waited_early", where=where)))
+    if collective.derived not in ("param", "bucket"):
+        wanted.blocked.append(Blocked(collective.launch, Reason.of("needs_activations")))
+    elif min(collective.waits) < anchor:
+        wanted.blocked.append(Blocked(collective.launch, Reason.of("waited_early", where=where)))
     else:
-        made.moves.append(OrderConstraint(each.launch, each.launch, anchor, Reason.of("gathered", where=where)))
+        wanted.moves.append(
+            OrderConstraint(collective.launch, collective.launch, anchor, Reason.of("gathered", where=where))
+        )
 
 
-def _reduction(dense: Dense, each: Collective, made: Wanted, at_end: bool) -> None:
+def _reduction(dense: Dense, collective: Collective, wanted: Wanted, at_end: bool) -> None:
     """Cases 3 and 4."""
-    layer = dense.layer(each.module)
-    wait = each.waits[0]
+    layer = dense.layer(collective.module)
+    wait = collective.waits[0]
     used = _used_by(dense.index, wait)
     anchor = None if layer is None else dense.first.get((layer - 1, True))
     if used is not None:
-        made.blocked.append(Blocked(each.launch, Reason.of("result_needed", node=dense.index.names[used])))
+        wanted.blocked.append(Blocked(collective.launch, Reason.of("result_needed", node=dense.index.names[used])))
         return
     if layer is None or anchor is None:
-        made.kept.append(each.launch)
+        wanted.kept.append(collective.launch)
     else:
         reason = Reason.of("reduced", layer=layer - 1)
-        made.moves.append(OrderConstraint(each.launch, each.launch, anchor, reason))
+        wanted.moves.append(OrderConstraint(collective.launch, collective.launch, anchor, reason))
     end = len(dense.index) - 1
     later = end if at_end or layer is None else dense.first.get((layer - 2, True), end)
     reason = Reason.of("waited_at_end" if later == end else "waited_late")
-    made.moves.append(OrderConstraint(each.launch, wait, max(later, wait), reason))
+    wanted.moves.append(OrderConstraint(collective.launch, wait, max(later, wait), reason))
 
 
 def _used_by(index: GraphIndex, wait: int) -> int | None:
@@ -239,10 +241,10 @@ def placed(index: GraphIndex, moves: Sequence[OrderConstraint]) -> tuple[int, ..
 
 
 def _preds(index: GraphIndex) -> list[set[int]]:
-    found: list[set[int]] = [set(index.preds(node)) for node in range(len(index))]
+    preds: list[set[int]] = [set(index.preds(node)) for node in range(len(index))]
     for wait, launch in index.wait_of.items():
-        found[wait].add(launch)
-    if found:
-        used = set().union(*found)
-        found[-1] |= {node for node in range(len(found) - 1) if node not in used}
-    return found
+        preds[wait].add(launch)
+    if preds:
+        used = set().union(*preds)
+        preds[-1] |= {node for node in range(len(preds) - 1) if node not in used}
+    return preds

@@ -38,7 +38,7 @@ class Region:
     """The chunks of one root in one direction.
 
     bodies, exchanges, waits: by chunk number, each in graph order: all nodes of the body, the launches of token
-    exchanges, and beside these their waits. labels: what each exchange is. count_copies: by chunk number the copies
+    exchanges, and with these their waits. labels: what each exchange is. count_copies: by chunk number the copies
     of token counts to the host. narrow: the root is the expert-parallel module itself, not one around it.
     """
 
@@ -78,18 +78,18 @@ def regions_of(index: GraphIndex, notes: Sequence[Annotation], modules: Sequence
         roots = ", ".join(dict.fromkeys(root for root, _ in bodies)) or "none"
         raise OptionError("; ".join(selection.problems), hint=f"chunked are {roots}")
     chosen = None if selection is None else Matcher(selection.entries)
-    found = []
+    regions = []
     for (root, backward), chunks in bodies.items():
         if chosen is None or chosen(root) is not None:
             reader = _Reader(index, notes, root, backward, chunks)
             region = reader.region()
-            found += [] if region is None else [region]
-    return tuple(found)
+            regions += [] if region is None else [region]
+    return tuple(regions)
 
 
 def _bodies(index: GraphIndex, notes: Sequence[Annotation]) -> dict[tuple[str, bool], tuple[tuple[int, ...], ...]]:
     """Body nodes by root and direction, then by chunk."""
-    found: dict[tuple[str, bool], dict[int, list[int]]] = {}
+    bodies: dict[tuple[str, bool], dict[int, list[int]]] = {}
     for node, note in enumerate(notes):
         if note.role != "body":
             continue
@@ -98,15 +98,15 @@ def _bodies(index: GraphIndex, notes: Sequence[Annotation]) -> dict[tuple[str, b
             raise InputError("is in the body of a chunk, but no region is named", where=where, hint=_HINT)
         if note.chunk is None:
             raise InputError(f"is in a body of '{note.region}', but of no chunk", where=where, hint=_HINT)
-        chunks = found.setdefault((note.region, note.backward), defaultdict(list))
+        chunks = bodies.setdefault((note.region, note.backward), defaultdict(list))
         chunks[note.chunk].append(node)
-    for key, chunks in found.items():
+    for key, chunks in bodies.items():
         missing = [number for number in range(max(chunks) + 1) if number not in chunks]
         if missing or len(chunks) < 2:
             have = ", ".join(map(str, sorted(chunks)))
             lacks = f"chunk {missing[0]} is missing" if missing else "there is no other"
             raise InputError(f"has chunk {have}, {lacks}", where=f"region '{_name(key)}'", hint=_HINT)
-    return {key: tuple(tuple(chunks[number]) for number in range(len(chunks))) for key, chunks in found.items()}
+    return {key: tuple(tuple(chunks[number]) for number in range(len(chunks))) for key, chunks in bodies.items()}
 
 
 def _name(key: tuple[str, bool]) -> str:
@@ -154,15 +154,15 @@ class _Reader:
         return InputError(f"{subject}{what}", where=self.where, hint=_HINT)
 
     def _exchanges(self, body: tuple[int, ...]) -> tuple[int, ...]:
-        found = []
+        exchanges = []
         for node in body:
             launch, note = self.index.launches.get(node), self.notes[node]
             if launch is None or launch.kind is not Kind.ALL_TO_ALL or note.count_exchange:
                 continue
             if note.exchange is None:
                 raise self._wrong("is an all-to-all that no annotation calls a dispatch or a combine", node)
-            found.append(node)
-        return tuple(found)
+            exchanges.append(node)
+        return tuple(exchanges)
 
     def _check_marks(self, body: tuple[int, ...]) -> None:
         """Only a token exchange and its wait may be annotated as such."""
@@ -184,7 +184,7 @@ class _Reader:
         labels = [tuple(str(self.notes[launch].exchange) for launch in launches) for launches in exchanges]
         for number, own in enumerate(labels):
             if own != labels[0]:
-                first, other = (", ".join(each) or "nothing" for each in (labels[0], own))
+                first, other = (", ".join(names) or "nothing" for names in (labels[0], own))
                 raise self._wrong(f"exchanges differ: chunk 0 has {first}, chunk {number} has {other}")
         return labels[0]
 
@@ -206,11 +206,11 @@ class _Reader:
             if index.ops[n] == "aten._to_copy" and (n in index.host_copies or n not in index.casts)
         }
         copies = [tuple(n for n in body if self.notes[n].count_sync and n in moves) for body in self.bodies]
-        if len({len(each) for each in copies}) > 1:
-            counts = ", ".join(str(len(each)) for each in copies)
+        if len({len(chunk_copies) for chunk_copies in copies}) > 1:
+            counts = ", ".join(str(len(chunk_copies)) for chunk_copies in copies)
             raise self._wrong(f"chunks bring token counts to the host in different numbers of copies: {counts}")
-        for node in (n for each in copies for n in each):
+        for node in (n for chunk_copies in copies for n in chunk_copies):
             tensor = index.tensors[node]
             if node not in index.host_copies and (tensor is None or not tensor.device.startswith("cpu")):
                 raise self._wrong("copies token counts, and not to the host", node)
-        return tuple(tuple(n for n in each if n in index.host_copies) for each in copies)
+        return tuple(tuple(n for n in chunk_copies if n in index.host_copies) for chunk_copies in copies)

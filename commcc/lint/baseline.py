@@ -61,28 +61,28 @@ def read_baseline(path: str) -> dict[str, Known]:
     from commcc.base.yaml_file import read_yaml
 
     file = read_yaml(path)
-    found = file.root.mapping(("commcc_baseline", "graphs"))
-    version = found["commcc_baseline"]
+    fields = file.root.mapping(("commcc_baseline", "graphs"))
+    version = fields["commcc_baseline"]
     if version.integer() != VERSION and not file.mistakes:
         version.fail(f"is a baseline of version {version.value}, expected {VERSION}: made by another version of commcc")
-    graphs = {} if found["graphs"].missing else found["graphs"].entries()
-    known = {graph: _known(each) for graph, each in graphs.items()}
+    graphs = {} if fields["graphs"].missing else fields["graphs"].entries()
+    known = {graph: _known(node) for graph, node in graphs.items()}
     file.check()
     return known
 
 
 def _known(node: Node) -> Known:
-    found = node.mapping(("metrics",), ("cost_model", "hints"))
-    metrics = {} if found["metrics"].missing else found["metrics"].entries()
+    fields = node.mapping(("metrics",), ("cost_model", "hints"))
+    metrics = {} if fields["metrics"].missing else fields["metrics"].entries()
     model = None
-    if "cost_model" in found and not found["cost_model"].is_null:
-        parts = found["cost_model"].mapping(("name", "hash"))
+    if "cost_model" in fields and not fields["cost_model"].is_null:
+        parts = fields["cost_model"].mapping(("name", "hash"))
         model = (parts["name"].text(), parts["hash"].text())
-    hints = found["hints"].entries() if "hints" in found else {}
+    hints = fields["hints"].entries() if "hints" in fields else {}
     return Known(
-        {metric: each.number() for metric, each in metrics.items()},
+        {metric: value.number() for metric, value in metrics.items()},
         model,
-        {symbol: each.integer() for symbol, each in hints.items()},
+        {symbol: value.integer() for symbol, value in hints.items()},
     )
 
 
@@ -104,7 +104,7 @@ def baseline_text(graphs: Mapping[str, Known], path: str) -> str:
     return json.dumps(document, indent=1) + "\n" if path.lower().endswith(".json") else dump(document)
 
 
-def write_baseline(path: str, found: Mapping[str, Known], gone: Iterable[str] = ()) -> None:
+def write_baseline(path: str, new: Mapping[str, Known], gone: Iterable[str] = ()) -> None:
     """Store the graphs, next to those that the file holds already; ``gone`` are dropped.
 
     Raises :class:`commcc.base.errors.InputError` where the file is no baseline, which is then left as it is.
@@ -113,5 +113,5 @@ def write_baseline(path: str, found: Mapping[str, Known], gone: Iterable[str] = 
 
     check_path(path)
     kept = read_baseline(path) if Path(path).exists() else {}
-    graphs = {key: each for key, each in {**kept, **found}.items() if key not in set(gone)}
+    graphs = {key: known for key, known in {**kept, **new}.items() if key not in set(gone)}
     replace_text(Path(path), baseline_text(graphs, path))

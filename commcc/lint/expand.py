@@ -40,15 +40,15 @@ class Item:
 
 def expand(arguments: Iterable[str]) -> list[Item]:
     """The graphs, each once."""
-    found: dict[str, Item] = {}
+    by_graph: dict[str, Item] = {}
     for argument in arguments:
         try:
             items = list(_one(argument))
         except CommccError as error:  # the other arguments are checked all the same
             items = [Item(argument, reason(error, argument))]
         for item in items:
-            found.setdefault(item.graph, item)
-    return list(found.values())
+            by_graph.setdefault(item.graph, item)
+    return list(by_graph.values())
 
 
 def reason(error: CommccError, graph: str) -> str:
@@ -70,11 +70,11 @@ def _one(argument: str) -> Iterator[Item]:
         fitting = sorted(glob.glob(argument, recursive=True), key=natural_key)  # noqa: PTH207
         if not fitting:
             raise InputError("no file fits this pattern", where=argument)
-        for each in fitting:
-            yield from _folder(Path(each)) if Path(each).is_dir() else _graphs(each)
+        for entry in fitting:
+            yield from _folder(Path(entry)) if Path(entry).is_dir() else _graphs(entry)
     else:
         folder = path.parent
-        names = sorted(each.name for each in folder.iterdir()) if folder.is_dir() else []
+        names = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
         raise InputError(f"no such file{closest(path.name, names)}", where=argument)
 
 
@@ -84,20 +84,20 @@ def _folder(folder: Path) -> Iterator[Item]:
     yield from map(Item, files)
     if files:
         return
-    found = list(_graphs(str(folder)))
-    if found[0].error is None:
-        yield from found
+    graphs = list(_graphs(str(folder)))
+    if graphs[0].error is None:
+        yield from graphs
         return
-    inside = [item for each in files_below(folder, TEXTS) for item in _graphs(each) if item.error is None]
-    yield from inside or found
+    inside = [item for file in files_below(folder, TEXTS) for item in _graphs(file) if item.error is None]
+    yield from inside or graphs
 
 
 def files_below(folder: Path, extensions: tuple[str, ...]) -> list[str]:
     """Files with such names anywhere below a folder, numbers in them sorted as numbers."""
-    found = sorted((str(p) for p in folder.rglob("*") if p.name.endswith(extensions) and p.is_file()), key=natural_key)
-    if len(found) > _MOST:
+    paths = sorted((str(p) for p in folder.rglob("*") if p.name.endswith(extensions) and p.is_file()), key=natural_key)
+    if len(paths) > _MOST:
         raise InputError(f"holds more than {_MOST:,} files", where=str(folder), hint="name fewer of them")
-    return found
+    return paths
 
 
 def _graphs(path: str) -> Iterator[Item]:

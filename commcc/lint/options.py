@@ -77,13 +77,13 @@ def value_of(option: Option, node: Node) -> Any:
         one = _one(option, option.keys[0], node)
         return one if one is None else {option.keys[0]: one}
     values: dict[str, Any] = {}
-    for key, each in node.value.items():
+    for key, child in node.value.items():
         if key in option.keys:
-            values[key] = _one(option, key, each)
+            values[key] = _one(option, key, child)
         else:
             known = ", ".join(name for name in option.keys if "/" not in name)
             near = closest(key, option.keys) or f" (it has {known})"
-            each.fail(f"'{option.name}' has no '{shown(key)}'{near}")
+            child.fail(f"'{option.name}' has no '{shown(key)}'{near}")
     return values
 
 
@@ -91,12 +91,12 @@ def _names(option: Option, node: Node) -> tuple[str, ...]:
     """A list of texts, or one text with commas."""
     assert option.one is not None
     names: list[str] = []
-    for each in node.items() if isinstance(node.value, list) else [node]:
-        parts = [part for piece in each.text().split(",") if (part := piece.strip())]
+    for item in node.items() if isinstance(node.value, list) else [node]:
+        parts = [part for piece in item.text().split(",") if (part := piece.strip())]
         try:
             names += [option.one("", part) for part in parts]
         except ValueError as error:
-            each.fail(f"'{node.name}': {error}")
+            item.fail(f"'{node.name}': {error}")
     return tuple(names)
 
 
@@ -114,7 +114,7 @@ def _one(option: Option, key: str, node: Node) -> Any:
 def built(cls: type[Any], given: Mapping[str, Any]) -> Any:
     """The options with what was given; keys of a mapping whose limit was taken away are gone."""
     values = {
-        name: {key: each for key, each in value.items() if each is not None} if isinstance(value, dict) else value
+        name: {key: limit for key, limit in value.items() if limit is not None} if isinstance(value, dict) else value
         for name, value in given.items()
     }
     return cls(**values)

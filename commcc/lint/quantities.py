@@ -43,21 +43,21 @@ class Quantity:
 
     def parse(self, written: str) -> float:
         """The figure in this quantity's own unit; ``ValueError`` says what was expected."""
-        found = _FIGURE.fullmatch(written)
-        number = None if found is None else to_number(found[1])
-        if found is None or number is None or number < 0:
+        match = _FIGURE.fullmatch(written)
+        number = None if match is None else to_number(match[1])
+        if match is None or number is None or number < 0:
             raise ValueError(f"must be {self.meaning}, not '{written}'")
         known = {unit.lower(): factor for unit, factor in self.units.items()}
-        factor = known.get(found[2].lower()) if found[2] or number > 0 else 1
+        factor = known.get(match[2].lower()) if match[2] or number > 0 else 1
         # Nobody means 2000 % by a share of 20.
-        if factor is None or (self.unit == "share" and not found[2] and number > 1):
+        if factor is None or (self.unit == "share" and not match[2] and number > 1):
             units = ", ".join(unit for unit in self.units if unit.isascii() and unit)
-            said = f"unknown unit '{found[2]}'" if found[2] else "no unit"
+            said = f"unknown unit '{match[2]}'" if match[2] else "no unit"
             raise ValueError(f"must be {self.meaning}, not '{written}': {said}" + (f" (use {units})" if units else ""))
         value = number * factor
         if not self.whole:
             return value
-        exact = to_integer(found[1]) if factor == 1 else None
+        exact = to_integer(match[1]) if factor == 1 else None
         if self.unit == "count" and exact is None:
             raise ValueError(f"must be {self.meaning}, not '{written}'")
         return round(value) if exact is None else exact

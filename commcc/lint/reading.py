@@ -34,54 +34,54 @@ if TYPE_CHECKING:
     from commcc.lint.types import Rule
 
 KEYS = ("rules", "overrides", "baseline", "graphs")
-_SEVERITIES = tuple(str(each) for each in Severity)
+_SEVERITIES = tuple(str(severity) for severity in Severity)
 
 
 def settings_of(node: Node, path: str) -> Settings:
     """The settings that a mapping of the file ``path`` says."""
-    found = {} if node.is_null else node.mapping((), KEYS)
+    fields = {} if node.is_null else node.mapping((), KEYS)
     folder = Path(path).parent
-    layers = [Layer(_rules(found["rules"]))] if "rules" in found else []
-    layers += _overrides(found["overrides"]) if "overrides" in found else []
-    baseline = found["baseline"].text() if "baseline" in found else ""
-    graphs = _texts(found["graphs"]) if "graphs" in found else ()
+    layers = [Layer(_rules(fields["rules"]))] if "rules" in fields else []
+    layers += _overrides(fields["overrides"]) if "overrides" in fields else []
+    baseline = fields["baseline"].text() if "baseline" in fields else ""
+    graphs = _texts(fields["graphs"]) if "graphs" in fields else ()
     return Settings(
         tuple(layers),
-        tuple(_beside(folder, each) for each in graphs),
-        _beside(folder, baseline) if baseline else None,
+        tuple(_relative(folder, graph) for graph in graphs),
+        _relative(folder, baseline) if baseline else None,
         path,
     )
 
 
-def _beside(folder: Path, path: str) -> str:
+def _relative(folder: Path, path: str) -> str:
     """A path of the file, as seen from the working folder."""
-    found = folder / path
-    return os.path.relpath(found) if found.is_absolute() and found.is_relative_to(Path.cwd()) else str(found)
+    joined = folder / path
+    return os.path.relpath(joined) if joined.is_absolute() and joined.is_relative_to(Path.cwd()) else str(joined)
 
 
 def _texts(node: Node) -> tuple[str, ...]:
     nodes = node.items() if isinstance(node.value, list) else [node]
-    return tuple(filter(None, (each.text() for each in nodes)))
+    return tuple(filter(None, (item.text() for item in nodes)))
 
 
 def _overrides(node: Node) -> list[Layer]:
     layers = []
-    for each in node.items():
-        found = each.mapping(("paths", "rules"))
-        paths = _texts(found["paths"])
-        if found["paths"].value == []:
-            found["paths"].fail("'paths' names nothing")
-        layers.append(Layer(_rules(found["rules"]), paths))
+    for override in node.items():
+        fields = override.mapping(("paths", "rules"))
+        paths = _texts(fields["paths"])
+        if fields["paths"].value == []:
+            fields["paths"].fail("'paths' names nothing")
+        layers.append(Layer(_rules(fields["rules"]), paths))
     return layers
 
 
 def _rules(node: Node) -> dict[str, Chosen]:
     rules: dict[str, Chosen] = {}
-    for name, each in ({} if node.is_null else node.entries()).items():
+    for name, child in ({} if node.is_null else node.entries()).items():
         if name not in BY_ID:
-            each.fail(f"{unknown_rule(name)}, see lint --rules")
+            child.fail(f"{unknown_rule(name)}, see lint --rules")
         else:
-            rules[name] = _chosen(each, BY_ID[name])
+            rules[name] = _chosen(child, BY_ID[name])
     return rules
 
 
@@ -96,9 +96,9 @@ def _chosen(node: Node, rule: Rule) -> Chosen:
         text = node.text(_SEVERITIES)
         return Chosen(Severity(text) if text else None)
     options = options_of(rule.options)
-    found = node.mapping((), ("severity", *options))
-    severity = found.pop("severity").text(_SEVERITIES) if "severity" in found else ""
-    values = {name: value_of(options[name], each) for name, each in found.items()}
+    fields = node.mapping((), ("severity", *options))
+    severity = fields.pop("severity").text(_SEVERITIES) if "severity" in fields else ""
+    values = {name: value_of(options[name], child) for name, child in fields.items()}
     return Chosen(Severity(severity) if severity else None, values)
 
 
@@ -134,8 +134,8 @@ def _nested(file: YamlFile, keys: list[str], value: str) -> Node:
 
 def check_ids(ids: Iterable[str], flag: str) -> frozenset[str]:
     """The ids, all of which have to be rules."""
-    given = [each.strip() for text in ids for each in text.split(",") if each.strip()]
-    wrong = [unknown_rule(each) for each in dict.fromkeys(given) if each not in BY_ID]
+    given = [rule.strip() for text in ids for rule in text.split(",") if rule.strip()]
+    wrong = [unknown_rule(rule) for rule in dict.fromkeys(given) if rule not in BY_ID]
     if wrong:
         raise OptionError("; ".join(wrong), where=flag, hint="see 'commcc lint --rules'")
     return frozenset(given)

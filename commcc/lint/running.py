@@ -134,7 +134,7 @@ class Run:
 
 def ordered(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """The heaviest first; among equals in the order in which they were found."""
-    return tuple(sorted(findings, key=lambda each: (each.severity is Severity.INFO, -each.weight)))
+    return tuple(sorted(findings, key=lambda finding: (finding.severity is Severity.INFO, -finding.weight)))
 
 
 def _wanted(rule: Rule, chosen: Effective) -> bool:

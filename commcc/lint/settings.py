@@ -66,7 +66,7 @@ class Settings:
     def of(self, graph: str | None) -> Effective:
         """What holds for one graph; for all of them together where ``graph`` is None."""
         severity, options = {}, {}
-        layers = [each for each in self.layers if each.paths is None or self._fits(graph, each.paths)]
+        layers = [layer for layer in self.layers if layer.paths is None or self._fits(graph, layer.paths)]
         for rule in RULES:
             given = [layer.rules[rule.id] for layer in layers if rule.id in layer.rules]
             severity[rule.id] = self._severity(rule.id, rule.severity, given)
@@ -74,7 +74,7 @@ class Settings:
         return Effective(severity, options)
 
     def _severity(self, rule: str, usual: Severity, given: Iterable[Chosen]) -> Severity:
-        said = [each.severity for each in given if each.severity is not None]
+        said = [choice.severity for choice in given if choice.severity is not None]
         if rule in self.ignore or (self.only and rule not in self.only):
             return Severity.OFF
         chosen = said[-1] if said else usual
@@ -97,9 +97,9 @@ class Settings:
 
 def _merged(given: Iterable[Chosen]) -> dict[str, Any]:
     """The options of all layers, mappings key by key."""
-    found: dict[str, Any] = {}
-    for each in given:
-        for name, value in each.options.items():
-            old = found.get(name)
-            found[name] = {**old, **value} if isinstance(old, dict) and isinstance(value, dict) else value
-    return found
+    merged: dict[str, Any] = {}
+    for choice in given:
+        for name, value in choice.options.items():
+            old = merged.get(name)
+            merged[name] = {**old, **value} if isinstance(old, dict) and isinstance(value, dict) else value
+    return merged

@@ -66,15 +66,17 @@ def flat(metrics: Mapping[str, Json]) -> dict[str, float]:
 
     Left out: those by process group, those without a value, and runs between launches that there are none of.
     """
-    found: dict[str, float] = {}
+    numbers: dict[str, float] = {}
     for key, value in metrics.items():
         if key in FAMILIES and isinstance(value, Mapping):
-            found.update((f"{key}.{name}", each) for name, each in value.items() if isinstance(each, (int, float)))
+            numbers.update(
+                (f"{key}.{name}", number) for name, number in value.items() if isinstance(number, (int, float))
+            )
         elif isinstance(value, (int, float)):
-            found[key] = value
+            numbers[key] = value
     runs = "max_consecutive_compute."
-    idle = [name for name in found if name.startswith(runs) and not found.get(name.replace(runs, "collectives."))]
-    return {name: value for name, value in found.items() if name not in idle}
+    idle = [name for name in numbers if name.startswith(runs) and not numbers.get(name.replace(runs, "collectives."))]
+    return {name: value for name, value in numbers.items() if name not in idle}
 
 
 def tolerance_of(metric: str, given: Mapping[str, Tolerance | None]) -> Tolerance | None:

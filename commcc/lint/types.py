@@ -258,11 +258,11 @@ class Report:
 
     @property
     def outcomes(self) -> tuple[Outcome, ...]:
-        return (*(each for result in self.results for each in result.outcomes), *self.across)
+        return (*(outcome for result in self.results for outcome in result.outcomes), *self.across)
 
     def count(self, severity: Severity) -> int:
         """Findings of that severity."""
-        return sum(each.severity_of(f) is severity for each in self.outcomes for f in each.findings)
+        return sum(outcome.severity_of(f) is severity for outcome in self.outcomes for f in outcome.findings)
 
     @property
     def failed(self) -> bool:

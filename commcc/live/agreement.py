@@ -96,7 +96,7 @@ def compare_all(settings: str, digests: Sequence[Digest], timeout_s: float) -> N
         said, texts = _wait(store, f"{_PREFIX}/all/{number}/{other}", other, "compare", timeout_s)
         theirs = [Digest(*json.loads(text)) for text in texts]
         nothing = Digest(settings, "", "", 0).against(Digest(said, "", "", 0))
-        known = (own[each.before].against(each) for each in theirs if each.before in own)
+        known = (own[digest.before].against(digest) for digest in theirs if digest.before in own)
         different = nothing or next(filter(None, known), "")
         if different:
             what = f"rank {other} has not made the same: {different}"

@@ -53,9 +53,9 @@ def backend(
             refuse(str(error))
         raise
     timeout_s = agree_timeout_s if agree else None
-    made = _over_inductor(the_pass, timeout_s) if inner == "inductor" else _over_eager(the_pass, timeout_s)
-    made.__name__ = "commcc"  # as Dynamo calls it where it fails
-    return made
+    compile_graph = _over_inductor(the_pass, timeout_s) if inner == "inductor" else _over_eager(the_pass, timeout_s)
+    compile_graph.__name__ = "commcc"  # as Dynamo calls it where it fails
+    return compile_graph
 
 
 def _over_eager(the_pass: GraphPass, timeout_s: float | None) -> Callable[..., Any]:
@@ -66,13 +66,13 @@ def _over_eager(the_pass: GraphPass, timeout_s: float | None) -> Callable[..., A
     def compiler(gm: fx.GraphModule, example_inputs: Sequence[Any], *, trains: bool = True) -> Any:
         del example_inputs
         with the_pass.clock.compiling():
-            made = the_pass.rewrite(gm, trains=trains)
-            the_pass.tell(made)
-        return make_boxed_func(checked(made, timeout_s, gm.forward))
+            outcome = the_pass.rewrite(gm, trains=trains)
+            the_pass.tell(outcome)
+        return make_boxed_func(checked(outcome, timeout_s, gm.forward))
 
     def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
         compile_it: Any = aot_autograd  # as PyTorch's own aot_eager
-        made = compile_it(
+        aot_backend = compile_it(
             fw_compiler=compiler,
             bw_compiler=compiler,
             inference_compiler=partial(compiler, trains=_trains_anyway()),
@@ -80,7 +80,7 @@ def _over_eager(the_pass: GraphPass, timeout_s: float | None) -> Callable[..., A
             keep_inference_input_mutations=True,
         )
         with the_pass.clock.compiling():
-            return made(gm, example_inputs)
+            return aot_backend(gm, example_inputs)
 
     return compile_graph
 
@@ -95,19 +95,19 @@ def _over_inductor(the_pass: GraphPass, timeout_s: float | None) -> Callable[...
         # A backward is compiled when it first runs, and nothing of what is set below is set by then.
         with the_pass.clock.compiling(), inductor_config.patch({**order_options(), **landmark_options()}):
             trains = not options.get("is_inference", False) or _trains_anyway()
-            made = the_pass.rewrite(gm, trains=trains)
-            program = None if made.result is None else from_graph_module(gm)
+            outcome = the_pass.rewrite(gm, trains=trains)
+            program = None if outcome.result is None else from_graph_module(gm)
             try:
                 compiled: Any = compile_fx_inner(gm, example_inputs, **options)
             except Exception as error:  # PyTorch's, or of its compiler: others must not wait for this rank
                 if the_pass.agrees:
-                    refuse(f"Inductor failed: {type(error).__name__}: {error}", made.ranks)
+                    refuse(f"Inductor failed: {type(error).__name__}: {error}", outcome.ranks)
                 raise
-            the_pass.tell(made)
+            the_pass.tell(outcome)
         call = compiled.current_callable
         if program is not None and launches_of(program):
-            call = watched(call, program, partial(the_pass.ordered, made))
-        compiled.current_callable = checked(made, timeout_s, call)
+            call = watched(call, program, partial(the_pass.ordered, outcome))
+        compiled.current_callable = checked(outcome, timeout_s, call)
         return compiled
 
     def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:

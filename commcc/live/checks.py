@@ -84,7 +84,7 @@ def _versions() -> Iterator[Check]:
     new = tuple(map(int, torch.__version__.split("+")[0].split(".")[:2])) >= (2, 11)
     old = "" if new else "; 2.11 or later is needed"
     yield Check("versions", "PyTorch", new, f"{torch.__version__}, {built}{old}")
-    installed = {each.metadata["Name"].lower(): each.version for each in importlib.metadata.distributions()}
+    installed = {package.metadata["Name"].lower(): package.version for package in importlib.metadata.distributions()}
     for name in ("numpy", "llvmlite", "triton"):
         yield Check("versions", name, None, installed.get(name, "not installed"))
 

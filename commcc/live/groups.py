@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 #: So that no group that the job makes later takes the name; the group that it was split off follows.
 _PREFIX = "commcc/"
 
-_made: dict[str, tuple[int, ...]] = {}
+_ranks_of: dict[str, tuple[int, ...]] = {}
 _registry: Any = dist.distributed_c10d
 
 
@@ -57,7 +57,7 @@ def stand_in(groups: Iterable[ProcessGroup]) -> None:
     if not dist.is_initialized():
         return
     for group in groups:
-        if group.name not in _made:
+        if group.name not in _ranks_of:
             _register(group.name, _registry._resolve_process_group(group.origin))
 
 
@@ -67,16 +67,16 @@ def make(groups: Iterable[ProcessGroup], timeout_s: float | None = None) -> None
         return
     for group in groups:
         ranks = group.ranks or ()
-        if _made.get(group.name) == ranks:
+        if _ranks_of.get(group.name) == ranks:
             continue
         options = None
         if group.high_priority and dist.get_backend() == "nccl":
             options = dist.ProcessGroupNCCL.Options(is_high_priority_stream=True)
         limit = None if timeout_s is None else timedelta(seconds=timeout_s)
         # Not all ranks of the job may have this graph; those of the group do.
-        made = dist.new_group(list(ranks), timeout=limit, pg_options=options, use_local_synchronization=True)
-        _register(group.name, made)
-        _made[group.name] = ranks
+        process_group = dist.new_group(list(ranks), timeout=limit, pg_options=options, use_local_synchronization=True)
+        _register(group.name, process_group)
+        _ranks_of[group.name] = ranks
 
 
 def _register(name: str, group: Any) -> None:

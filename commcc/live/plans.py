@@ -107,7 +107,7 @@ class Plans:
             what = f"has {then:,} nodes, this one {counted:,}"
         then_sizes = {len(ranks) for _, ranks in (nearest.source.groups if nearest.source else ()) if ranks is not None}
         if sizes and then_sizes and then_sizes != sizes:
-            counts = (" and ".join(map(str, sorted(each))) for each in (then_sizes, sizes))
+            counts = (" and ".join(map(str, sorted(numbers))) for numbers in (then_sizes, sizes))
             what += "; its groups have {} ranks, those of the job {}".format(*counts)
         if nearest.writer not in ("", commcc.__version__):
             what += f"; commcc {nearest.writer} wrote it, this is {commcc.__version__}"
@@ -154,10 +154,10 @@ def apply(plan: StoredPlan, program: Program, here: Structure | None = None) -> 
     # Names that the program does not have are left to new nodes, which no plan can foresee.
     nodes = dict(zip(here.names, source.names, strict=True))
     groups = {name: theirs for name, (theirs, _) in zip(here.groups, source.groups, strict=True)}
-    made = run(renamed(program, nodes, groups), plan.elsewhere)
-    if not made.changed:
-        return replace(made, program=program, source=program)
-    return replace(made, program=_back(made.program, nodes, groups), source=program)
+    result = run(renamed(program, nodes, groups), plan.elsewhere)
+    if not result.changed:
+        return replace(result, program=program, source=program)
+    return replace(result, program=_back(result.program, nodes, groups), source=program)
 
 
 def _back(program: Program, nodes: Mapping[str, str], groups: Mapping[str, str]) -> Program:

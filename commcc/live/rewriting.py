@@ -59,7 +59,7 @@ _EVALUATES = "it runs without gradients, and no plan was made for it; on_mismatc
 
 
 @dataclass
-class Made:
+class GraphOutcome:
     """What has been made of one graph. result: None where it stayed as it was, and why then. ranks: of its groups.
 
     groups: those that it names and the job does not have yet. number: among the graphs of the process, from 1.
@@ -119,7 +119,7 @@ class GraphPass:
     plans: Plans | None = None
     on_mismatch: str = ERROR
     results: list[RunResult] = field(default_factory=list)
-    made: list[Made] = field(default_factory=list)
+    outcomes: list[GraphOutcome] = field(default_factory=list)
     clock: Clock = field(default_factory=Clock)
     graphs: int = 0
     fused: bool = False
@@ -144,7 +144,7 @@ class GraphPass:
         self.tell(self.rewrite(gm))
         return gm
 
-    def rewrite(self, gm: fx.GraphModule, *, trains: bool = True) -> Made:
+    def rewrite(self, gm: fx.GraphModule, *, trains: bool = True) -> GraphOutcome:
         """As a call, but the log does not say it; returns what was made. trains: whether a backward comes with it.
 
         Raises :class:`CommccError` under ``on_refusal="raise"``, and :class:`MismatchError` for a graph that no plan
@@ -153,7 +153,7 @@ class GraphPass:
         with self.clock.ours(), no_collection():  # a job has millions of objects, and what is made here stays
             return self._rewritten(gm, trains)
 
-    def _rewritten(self, gm: fx.GraphModule, trains: bool) -> Made:
+    def _rewritten(self, gm: fx.GraphModule, trains: bool) -> GraphOutcome:
         began = time.perf_counter()
         self.graphs += 1
         if take_apart(gm.graph):  # what is compiled has the waits that are looked for in it, whatever becomes of it
@@ -177,23 +177,23 @@ class GraphPass:
         if self.reports is not None:
             self.reports.graph(self.graphs, before, result, self.model)
         digest = digest_of(before, before if result is None else result.program, self.settings, here)
-        made = Made(result, digest, ranks, time.perf_counter() - began, groups, self.graphs, why, rounding)
-        self.made.append(made)
-        return made
+        outcome = GraphOutcome(result, digest, ranks, time.perf_counter() - began, groups, self.graphs, why, rounding)
+        self.outcomes.append(outcome)
+        return outcome
 
-    def tell(self, made: Made) -> None:
+    def tell(self, outcome: GraphOutcome) -> None:
         """One line of the log; a backend does so when the graph has been compiled."""
         share = self.clock.share
         of_all = "" if share is None else f", {shown_share(share)} of compiling so far"
-        log.info("graph %d: %s (%.1f s%s)", made.number, made.text, made.seconds, of_all)
-        self.keep(made.number, made.to_json())
+        log.info("graph %d: %s (%.1f s%s)", outcome.number, outcome.text, outcome.seconds, of_all)
+        self.keep(outcome.number, outcome.to_json())
 
-    def ordered(self, made: Made, order: OrderKept) -> None:
+    def ordered(self, outcome: GraphOutcome, order: OrderKept) -> None:
         """Say what compiled code does elsewhere than the graph has it."""
         if order.moved or order.missing:
             why = "its fusions do that; all else that moves collectives is switched off"
-            log.warning("graph %d: %s (%s)", made.number, order.text, why)
-        self.keep(made.number, {"order": order.to_json()})
+            log.warning("graph %d: %s (%s)", outcome.number, order.text, why)
+        self.keep(outcome.number, {"order": order.to_json()})
 
     def keep(self, number: int, about: dict[str, Json]) -> None:
         """Into the summary of the reports."""
@@ -212,21 +212,21 @@ class GraphPass:
 
         Raises AgreementError; backends of ``torch.compile`` do so by themselves, before a graph first runs.
         """
-        waiting, self.made = self.made, []
-        compare_all(self.settings, [made.digest for made in waiting], timeout_s)
-        for made in waiting:
-            make(made.groups, timeout_s)
+        waiting, self.outcomes = self.outcomes, []
+        compare_all(self.settings, [outcome.digest for outcome in waiting], timeout_s)
+        for outcome in waiting:
+            make(outcome.groups, timeout_s)
 
     @property
     def makes_groups(self) -> bool:
         """Whether graphs may name groups that the job does not have."""
         stored = () if self.plans is None else [job for plan in self.plans.by_structure.values() for job in plan.jobs]
-        return "groups" in {each.name for each in (*self.passes, *stored)}
+        return "groups" in {instance.name for instance in (*self.passes, *stored)}
 
     def _run(self, before: Program, here: Structure, trains: bool) -> tuple[RunResult | None, str]:
         """The proved result, or why there is none."""
         try:
-            result = self._made_of(before, here)
+            result = self._result_of(before, here)
         except MismatchError as error:
             if self.on_mismatch == ERROR and trains:
                 raise
@@ -244,7 +244,7 @@ class GraphPass:
         self.results.append(result)
         return result, ""
 
-    def _made_of(self, before: Program, here: Structure) -> RunResult:
+    def _result_of(self, before: Program, here: Structure) -> RunResult:
         if self.plans is None or (self.on_mismatch != REPLAN and not launches_of(before)):
             passes = () if self.plans is not None else self.passes
             return run(before, passes, model=self.model)
@@ -271,9 +271,9 @@ def graph_pass(**options: Any) -> GraphPass:
     return GraphPass(passes, model, given.on_refusal, reports, plans, given.on_mismatch)
 
 
-def checked(made: Made, timeout_s: float | None, call: Callable[..., Any]) -> Callable[..., Any]:
-    """``call``, before whose first run ranks do what :meth:`Made.begin` says."""
-    waiting = [made]
+def checked(outcome: GraphOutcome, timeout_s: float | None, call: Callable[..., Any]) -> Callable[..., Any]:
+    """``call``, before whose first run ranks do what :meth:`GraphOutcome.begin` says."""
+    waiting = [outcome]
 
     def first(*args: Any) -> Any:
         if waiting:

@@ -63,7 +63,7 @@ class ScheduledRegion(Record):
         from commcc.ep.schedule import events_of, strip_of
 
         events = events_of(region)
-        flags = {node: free for local in chosen.made for node, free in local.host_copies.items()}
+        flags = {node: free for local in chosen.region_orders for node, free in local.host_copies.items()}
         return cls(
             root=region.root,
             direction="backward" if region.backward else "forward",

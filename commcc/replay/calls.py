@@ -99,8 +99,8 @@ class CallSettings:
         kwargs = {key: map_aggregate(value, self._moved) for key, value in node.kwargs.items() if key != left_out}
         val = node.meta.get("val")
         unsaid = "dtype" in argument_names(node.target) and argument(node, "dtype") is None
-        made = not any(isinstance(used.meta.get("val"), torch.Tensor) for used in node.all_input_nodes)
-        if self.wide and unsaid and made and isinstance(val, torch.Tensor):
+        factory = not any(isinstance(used.meta.get("val"), torch.Tensor) for used in node.all_input_nodes)
+        if self.wide and unsaid and factory and isinstance(val, torch.Tensor):
             kwargs["dtype"] = _retyped(val.dtype)  # else what a factory makes is float32
         return tuple(map_aggregate(node.args, self._moved)), kwargs
 
@@ -211,16 +211,16 @@ def communicates(node: fx.Node) -> bool:
 
 def communicates_inside(module: torch.nn.Module, node: fx.Node) -> bool:
     """Whether a graph that a call is handed launches a collective or waits for one."""
-    held = [each for each in node.all_input_nodes if each.op == "get_attr"]
-    return any(communicates(each) for _, inner in inner_graphs(module, held) for each in inner)
+    held = [operand for operand in node.all_input_nodes if operand.op == "get_attr"]
+    return any(communicates(inner_node) for _, inner in inner_graphs(module, held) for inner_node in inner)
 
 
 def draws_random(module: torch.nn.Module, node: fx.Node) -> bool:
     """Whether a call needs the rank's random numbers: its op, or one in a graph that it is handed."""
     if is_random(node.target):
         return True
-    held = [each for each in node.all_input_nodes if each.op == "get_attr"]
-    return any(is_random(each.target) for _, inner in inner_graphs(module, held) for each in inner)
+    held = [operand for operand in node.all_input_nodes if operand.op == "get_attr"]
+    return any(is_random(inner_node.target) for _, inner in inner_graphs(module, held) for inner_node in inner)
 
 
 def widened(tensor: torch.Tensor, wide: bool) -> torch.Tensor:
@@ -240,8 +240,8 @@ def _is_short(dtype: torch.dtype) -> bool:
 
 def _dtypes(node: fx.Node) -> Iterator[torch.dtype]:
     """Dtypes of a call's operands and results."""
-    for each in (node, *node.all_input_nodes):
-        val = each.meta.get("val")
+    for source in (node, *node.all_input_nodes):
+        val = source.meta.get("val")
         for leaf in val if isinstance(val, (tuple, list)) else (val,):
             if isinstance(leaf, torch.Tensor):
                 yield leaf.dtype

@@ -73,7 +73,7 @@ class GeneratedCode:
         if isinstance(value, fx.Node):
             return self._values[value]
         if isinstance(value, tuple) and type(value) is tuple:
-            return f"({''.join(self._text(each) + ', ' for each in value)})"
+            return f"({''.join(self._text(item) + ', ' for item in value)})"
         if isinstance(value, list):
             return f"[{', '.join(map(self._text, value))}]"
         if isinstance(value, slice):
@@ -81,7 +81,7 @@ class GeneratedCode:
         if value is None or type(value) in (bool, int):
             return repr(value)
         if isinstance(value, dict):
-            return f"{{{', '.join(f'{self._constant(key)}: {self._text(each)}' for key, each in value.items())}}}"
+            return f"{{{', '.join(f'{self._constant(key)}: {self._text(item)}' for key, item in value.items())}}}"
         return self._constant(value)
 
     def _constant(self, value: Any) -> str:

@@ -233,7 +233,9 @@ class _Search:
             self.asked = replace(self.asked, positive=True)
         if name.endswith("_attention_backward"):
             known = argument_names(user.target)
-            sums = next((argument(user, each) for each in ("logsumexp", "log_sumexp") if each in known), None)
+            sums = next(
+                (argument(user, spelling) for spelling in ("logsumexp", "log_sumexp") if spelling in known), None
+            )
             if sums is node:
                 keys = self._extents(argument(user, "key"))
                 self.asked = replace(self.asked, log_sums=keys[-2] if len(keys) > 1 else 1, why=why)
@@ -250,7 +252,7 @@ class _Search:
             return self._of_dim(argument(user, table), along)
         if name in BY_DIMENSION:
             held = argument(user, "indices")
-            extents = [self._of_dim(argument(user, "self"), i) for i, each in enumerate(held) if each is node]
+            extents = [self._of_dim(argument(user, "self"), i) for i, used in enumerate(held) if used is node]
             return min((e for e in extents if e is not None), default=None)
         if name in CLASSES:
             if argument(user, "target") is not node:

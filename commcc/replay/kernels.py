@@ -106,8 +106,8 @@ def _attention_backward(a: dict[str, Any]) -> tuple[Any, ...]:
         _gathered(by_score.transpose(-1, -2) @ query.to(wide), key),
         _gathered(weights.transpose(-1, -2) @ grad, value),
     )
-    made = [r.to(like.dtype) for r, like in zip(results, (query, key, value), strict=True)]
-    laid_out = tuple(r.transpose(1, 2).contiguous().transpose(1, 2) for r in made)
+    grads = [r.to(like.dtype) for r, like in zip(results, (query, key, value), strict=True)]
+    laid_out = tuple(r.transpose(1, 2).contiguous().transpose(1, 2) for r in grads)
     return (*laid_out, None) if "grad_input_mask" in a else laid_out
 
 

@@ -98,7 +98,7 @@ def make_layout(
     """
     pairs, told = list(programs), dict(given or {})
     used: dict[str, GroupEntry] = {}
-    for index in (each for _, whole in pairs for each in whole.with_inside()):
+    for index in (part for _, whole in pairs for part in whole.with_inside()):
         groups = {launch.group for launch in index.launches.values()} & index.groups.keys()
         used = {name: index.groups[name] for name in groups} | used
     entries = dict(sorted(used.items()))

@@ -252,7 +252,7 @@ def _refuse(program: Program, nodes: Sequence[fx.Node], *, wide: bool, device: s
     """Raise for everything that cannot run, all of it in one message."""
     problems: dict[str, str] = {}
     inner = inner_graphs(program.root, nodes)
-    held = [(program.root, node) for node in nodes] + [(module, node) for module, each in inner for node in each]
+    held = [(program.root, node) for node in nodes] + [(module, node) for module, body in inner for node in body]
     for module, node in held:
         problem = _reason(module, node, device, wide=wide)
         if problem is not None:

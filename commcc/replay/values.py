@@ -39,7 +39,7 @@ def _on_cpu(value: Any) -> Any:
 def leaves(value: Any) -> list[Any]:
     """All that is in nested lists, tuples and dictionaries, in order."""
     if isinstance(value, (list, tuple)):
-        return [leaf for each in value for leaf in leaves(each)]
+        return [leaf for item in value for leaf in leaves(item)]
     if isinstance(value, dict):
         return [leaf for key in value for leaf in leaves(value[key])]
     return [value]

@@ -212,8 +212,8 @@ class VirtualRun:
                 for buffer, value in zip(held, real, strict=True):
                     buffer.copy_(value)
             self._copies.clear()
-        each = [partial(self._call, step, rank, *call) for rank, call in zip(self._ranks, calls, strict=True)]
-        results = self._meet(step, each) if step.meets else [call() for call in each]
+        runs = [partial(self._call, step, rank, *call) for rank, call in zip(self._ranks, calls, strict=True)]
+        results = self._meet(step, runs) if step.meets else [call() for call in runs]
         if step.looks and (self._flights or self._copies):
             shared = set(map(storage, tensors_in(results[0]))) <= set(map(storage, tensors_in(calls[0])))
             if not shared:  # a reshape that had to copy
@@ -262,10 +262,10 @@ class VirtualRun:
         if fact.out is None:
             held = [[torch.empty_like(tensor) for tensor in tensors] for tensors in real]
         else:
-            held = [tensors_in(each[fact.out]) for each in calls]
+            held = [tensors_in(call[fact.out]) for call in calls]
         versions = None if fact.out is not None else [t._version for t in tensors_in(calls[0][fact.tensor])]
         for which in range(len(real[0])):
-            buffers, values = [each[which] for each in held], [each[which] for each in real]
+            buffers, values = [tensors[which] for tensors in held], [tensors[which] for tensors in real]
             flight = _Flight(step, calls, which, buffers, values, versions, single)
             for buffer, value in zip(buffers, values, strict=True):
                 poison(buffer, value)

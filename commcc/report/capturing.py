@@ -40,9 +40,9 @@ def capturing(request: Request, answer: Mapping[str, Any]) -> dict[str, Json]:
 def view(document: Mapping[str, Any]) -> list[RenderableType]:
     """A table of files, and a line on time and memory."""
     table = make_table("", "graph", "nodes", "collectives", "file", numbers=("nodes",))
-    for each in document["files"]:
-        kinds = ", ".join(f"{count:,} x {kind}" for kind, count in each["collectives"].items())
-        table.add_text(each["graph"], f"{each['nodes']:,}", kinds, Text(each["file"], style="bold"))
+    for file in document["files"]:
+        kinds = ", ".join(f"{count:,} x {kind}" for kind, count in file["collectives"].items())
+        table.add_text(file["graph"], f"{file['nodes']:,}", kinds, Text(file["file"], style="bold"))
     ranks = 1
     for number in document["mesh"].values():
         ranks *= number
@@ -50,7 +50,7 @@ def view(document: Mapping[str, Any]) -> list[RenderableType]:
     seconds = sum(document["seconds"].values())
     took = f"{axes}: {plural(ranks, 'rank')}; level {document['level']}, PyTorch {document['torch']}; "
     shown: list[RenderableType] = [table, "", Text(f"{took}{seconds:.0f} s, {size(document['max_rss'])} of memory")]
-    written = len({each["piece"] for each in document["files"]})
+    written = len({file["piece"] for file in document["files"]})
     if written < document["pieces"]:
         rest = document["pieces"] - written
         shown.append(Text(f"{plural(rest, 'graph')} without collectives not written, of {document['pieces']}"))

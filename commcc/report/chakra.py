@@ -123,7 +123,7 @@ class Traces:
     def of(cls, seen: Snapshot, layout: Layout) -> Traces:
         """Of a graph that has been priced."""
         assert seen.prediction is not None
-        sent = {each.launch: each.input_bytes for each in seen.ident.collectives}
+        sent = {collective.launch: collective.input_bytes for collective in seen.ident.collectives}
         return cls(seen.index, seen.prediction, layout, sent)
 
     def write(self, rank: int, stream: BinaryIO) -> None:
@@ -155,14 +155,14 @@ class Traces:
     def numbers(self) -> dict[tuple[str, tuple[int, ...]], int]:
         """A number for every part of every process group."""
         parts = [(name, part) for name, whole in sorted(self.layout.parts.items()) for part in whole]
-        return {each: number for number, each in enumerate(parts)}
+        return {key: number for number, key in enumerate(parts)}
 
     @cached_property
     def _types(self) -> dict[str, Any]:
         return messages()
 
     def _attr(self, name: str, **value: Any) -> Any:
-        fitting = {key: _fitting(each) for key, each in value.items()}
+        fitting = {key: _fitting(item) for key, item in value.items()}
         return self._types["AttributeProto"](name=name, **fitting)
 
     def _groups_of(self, rank: int) -> Any:
@@ -196,7 +196,7 @@ class Traces:
         shown = _Shown(index, self._ids)
         compute: set[int] = set()
         queues: dict[str, int] = {}
-        found: dict[int, Any] = {}
+        by_node: dict[int, Any] = {}
         for node, number in self._ids.items():
             span, before = line.spans.get(node), set(compute)
             start, end = (span.start, span.end) if span is not None else (line.start[node], line.end[node])
@@ -217,13 +217,13 @@ class Traces:
                 duration_micros=_micros(end) - _micros(start),
             )
             message.attr.extend(self._attributes(node, end - start))
-            found[node] = message
+            by_node[node] = message
             if node in self._launching:
                 self._launching[node].ctrl_deps.extend(sorted(compute))
                 compute = {number - 1}
             elif node not in index.launches:
                 compute = {number}
-        return found
+        return by_node
 
     @cached_property
     def _ids(self) -> dict[int, int]:
@@ -240,15 +240,15 @@ class Traces:
     @cached_property
     def _launching(self) -> dict[int, Any]:
         """What each launch takes of the compute stream, by launch; nothing where it takes no time."""
-        line, found = self.prediction.timeline, {}
+        line, by_launch = self.prediction.timeline, {}
         for node in self.index.launches:
             start, end = line.start[node], line.end[node]
             if end > start:
                 times = {"start_time_micros": _micros(start), "duration_micros": _micros(end) - _micros(start)}
-                found[node] = self._types["Node"](name=f"{self.index.names[node]}.launch", type=COMP, **times)
-                found[node].attr.append(self._attr("is_cpu_op", bool_val=False))
-                found[node].attr.append(self._attr("duration_nanos", uint64_val=end - start))
-        return found
+                by_launch[node] = self._types["Node"](name=f"{self.index.names[node]}.launch", type=COMP, **times)
+                by_launch[node].attr.append(self._attr("is_cpu_op", bool_val=False))
+                by_launch[node].attr.append(self._attr("duration_nanos", uint64_val=end - start))
+        return by_launch
 
     def _attributes(self, node: int, ns: int) -> Iterator[Any]:
         """What a simulator asks of a node, in the types that its readers expect."""
@@ -262,7 +262,7 @@ class Traces:
         else:
             if node in index.estimates.flops:
                 yield self._attr("num_ops", int64_val=index.estimates.flops[node])
-            result = sum(index.estimates.buffer_bytes[each] for each in index.estimates.buffers[node])
+            result = sum(index.estimates.buffer_bytes[buffer] for buffer in index.estimates.buffers[node])
             yield self._attr("tensor_size", uint64_val=result)
         yield self._attr("op", string_val=index.ops[node])
         yield self._attr("duration_nanos", uint64_val=ns)
@@ -280,7 +280,7 @@ class _Shown:
             self.behind.append(self.through(index.preds(node)) if own is None else frozenset((own,)))
 
     def through(self, nodes: Iterable[int]) -> frozenset[int]:
-        return frozenset().union(*(self.behind[each] for each in nodes))
+        return frozenset().union(*(self.behind[node] for node in nodes))
 
 
 def _micros(ns: int) -> int:

@@ -60,7 +60,7 @@ class Section(Table):
     heading: str = ""
 
     def add_text(self, *cells: str | Text | Settings) -> None:
-        """Add a row. A column with a longer name than others have is folded, or its numbers would have no room."""
+        """Add a row. A column with a longer name than others have is folded, or its numbers would have no space."""
         for column, cell in zip(self.columns, cells, strict=False):  # a row may be short
             long = isinstance(cell, Settings) or len(cell) > LONG_NAME
             if column.justify != "right" and long and column.overflow == "fold":
@@ -76,22 +76,22 @@ class Section(Table):
             yield Text(f"too narrow for {', '.join(left_out)}", style="dim")
 
     def _fitting(self, width: int) -> tuple[Section, list[str]]:
-        """The table with the columns that have room, and the names of the others: numbers that are cut say nothing."""
+        """The table with the columns that fit, and the names of the others: numbers that are cut say nothing."""
         least = [_least_width(column) + 2 for column in self.columns]
         kept = list(range(len(self.columns)))
         for number in reversed(range(1, len(self.columns))):
-            if sum(least[each] for each in kept) - 2 > width and self.columns[number].justify == "right":
+            if sum(least[position] for position in kept) - 2 > width and self.columns[number].justify == "right":
                 kept.remove(number)
         if len(kept) == len(self.columns):
             return self, []
         shown = copy(self)
-        shown.columns = [replace(self.columns[each], _index=place) for place, each in enumerate(kept)]
+        shown.columns = [replace(self.columns[position], _index=place) for place, position in enumerate(kept)]
         return shown, [str(column.header) for number, column in enumerate(self.columns) if number not in kept]
 
 
 def _least_width(column: Column) -> int:
     """What a column needs for its numbers, or to be read at all."""
-    cells = [each.longest if isinstance(each, Settings) else str(each) for each in column._cells]
+    cells = [cell.longest if isinstance(cell, Settings) else str(cell) for cell in column._cells]
     widest = max(map(cell_len, [str(column.header), *cells]))
     return widest if column.justify == "right" else min(widest, SHORT_NAME)
 
@@ -116,7 +116,7 @@ class Settings:
 
     @property
     def longest(self) -> str:
-        """What takes most room of what stays on one line."""
+        """What takes most space of what stays on one line."""
         return max((piece.rstrip() for piece in self._pieces), key=cell_len)
 
     @property

@@ -59,7 +59,7 @@ def view(document: Document, top: int | None) -> list[RenderableType]:
     changed = document["changed"]
     if top is not None:  # lists of a whole graph's results are as long as the graph
         changed = [
-            {**each, "before": shown_text(each["before"]), "after": shown_text(each["after"])} for each in changed
+            {**entry, "before": shown_text(entry["before"]), "after": shown_text(entry["after"])} for entry in changed
         ]
     shown += _simple("other constants", "node", changed, top, node="name", before="before", after="after")
     names = document["rewired"]

@@ -23,7 +23,7 @@ _MARKS = {True: ("ok", "green"), False: ("no", "bold red"), None: ("", "")}
 def doctoring(checks: Sequence[Check]) -> dict[str, Json]:
     """The document; ``good`` is null for what is only told."""
     told: list[Json] = [
-        {"about": each.about, "name": each.name, "good": each.good, "text": each.text} for each in checks
+        {"about": check.about, "name": check.name, "good": check.good, "text": check.text} for check in checks
     ]
     return document("doctor", checks=told)
 
@@ -33,8 +33,10 @@ def view(document: Mapping[str, Any]) -> list[RenderableType]:
     table = make_table("", "", " ", "  ", "   ")
     table.show_header = False
     about = None
-    for each in document["checks"]:
-        mark, style = _MARKS[each["good"]]
-        table.add_text("" if each["about"] == about else each["about"], each["name"], Text(mark, style), each["text"])
-        about = each["about"]
+    for check in document["checks"]:
+        mark, style = _MARKS[check["good"]]
+        table.add_text(
+            "" if check["about"] == about else check["about"], check["name"], Text(mark, style), check["text"]
+        )
+        about = check["about"]
     return [table]

@@ -186,18 +186,18 @@ def _knobs(entry: Document) -> list[RenderableType]:
 
 
 class Drawing:
-    """Both streams around one collective; ``each`` is its JSON."""
+    """Both streams around one collective; ``entry`` is its JSON."""
 
-    def __init__(self, each: Mapping[str, Any]) -> None:
-        self.each = each
-        self.picture = each["picture"]
+    def __init__(self, entry: Mapping[str, Any]) -> None:
+        self.entry = entry
+        self.picture = entry["picture"]
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
         return Measurement(NARROWEST, min(WIDEST, options.max_width))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        stream = self.each["lane"]
-        label = f"group {stream}" if stream == self.each["group"] else stream
+        stream = self.entry["lane"]
+        label = f"group {stream}" if stream == self.entry["group"] else stream
         label = label if len(label) <= 16 else f"{label[:13]}..."
         indent = 4 + max(len("compute"), len(label))
         cells = max(NARROWEST, min(WIDEST, options.max_width) - indent)
@@ -205,7 +205,7 @@ class Drawing:
         for name, row in rows:
             yield Text.assemble("  ", (name.ljust(indent - 2), "dim"), row, no_wrap=True, overflow="crop")
         yield Text(f"  {LEGEND}", style="dim")
-        timing = self.each["timing"]
+        timing = self.entry["timing"]
         parts = [f"L launched {milliseconds(timing['launched_at_ms'])}"]
         if timing["queued_ms"]:
             parts.append(f"queued for {milliseconds(timing['queued_ms'])}")
@@ -230,7 +230,7 @@ class Drawing:
     def _marks(self, cells: int) -> Text:
         """``L`` launched, ``W`` waited for, ``E`` ended; a mark moves right where its cell is taken."""
         row = [" "] * cells
-        timing = self.each["timing"]
+        timing = self.entry["timing"]
         events = [("L", timing["launched_at_ms"]), ("W", timing["wait_at_ms"]), ("E", timing["end_ms"])]
         inside = [(sign, ms) for sign, ms in events if ms is not None and ms <= self.picture["end_ms"]]
         for sign, ms in sorted(inside, key=lambda event: event[1]):

@@ -70,7 +70,7 @@ def inspection(graph: str, program: Program, seen: Snapshot) -> dict[str, Json]:
 
 def _inside(seen: Snapshot) -> dict[str, Json]:
     """Nodes whose sub-graphs communicate; no key where there are none."""
-    found: list[Json] = []
+    nodes: list[Json] = []
     for node, inside in seen.index.inside.items():
         shown: dict[str, Json] = {"name": seen.index.names[node], "kinds": dict(inside.kinds)}
         shown |= {"runs": inside.runs, "one_of_them": inside.one, "at_least": inside.at_least}
@@ -81,8 +81,8 @@ def _inside(seen: Snapshot) -> dict[str, Json]:
                 "communication_ms": within.communication_ns / 1e6,
                 "exposed_ms": within.exposed_ns / 1e6,
             }
-        found.append(shown)
-    return {"in_sub_graphs": found} if found else {}
+        nodes.append(shown)
+    return {"in_sub_graphs": nodes} if nodes else {}
 
 
 def _unknown(seen: Snapshot) -> dict[str, Json]:

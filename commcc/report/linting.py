@@ -152,8 +152,8 @@ def view(document: Document, top: int) -> list[RenderableType]:
         shown.append(Text(f"baseline written to {document['baseline']['file']}"))
     style = "bold red" if not document["passed"] else "bold green" if not document["counts"]["warning"] else "bold"
     model = document["cost_model"]
-    made = "without a cost model" if model is None else f"times simulated with {model['name']}, hash {model['hash']}"
-    shown += [Text(summary(document), style=style), Text(made, style="dim")]
+    basis = "without a cost model" if model is None else f"times simulated with {model['name']}, hash {model['hash']}"
+    shown += [Text(summary(document), style=style), Text(basis, style="dim")]
     return [*shown, Text(f"page written to {document['html']}")] if "html" in document else shown
 
 

@@ -231,7 +231,7 @@ COLUMNS = (
 )
 
 
-def after_each_pass(document: Mapping[str, Any]) -> Section:
+def metrics_by_pass(document: Mapping[str, Any]) -> Section:
     """The metrics after every pass of a run, a row for each::
 
         after each pass                   step time     exposed  peak memory  launches  max consecutive

@@ -89,7 +89,7 @@ def longer(result: RunResult) -> str:
     computed, exposed = new.compute_ns - old.compute_ns, old.exposed_ns - new.exposed_ns
     pays = f"kernels of chunks compute for {milliseconds(_ms(computed))} more in all" if computed > 0 else ""
     hides = f"{milliseconds(_ms(abs(exposed)))} {'less' if exposed >= 0 else 'more'} of communication is exposed"
-    return f"the predicted step gets longer, {steps}: {', and '.join(each for each in (pays, hides) if each)}"
+    return f"the predicted step gets longer, {steps}: {', and '.join(part for part in (pays, hides) if part)}"
 
 
 def _ms(ns: int) -> float:

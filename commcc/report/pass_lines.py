@@ -309,8 +309,10 @@ def _split(report: Document) -> Said:
     yield "exposed", plural(report["exposed"], "collective")
     label = f"split {report['split']:,}"
     groups: dict[tuple[Any, ...], list[Document]] = {}
-    for each in report["collectives"]:
-        groups.setdefault((each["kind"], each["parts"], each["body"], each["gain_ms"]), []).append(each)
+    for collective in report["collectives"]:
+        groups.setdefault(
+            (collective["kind"], collective["parts"], collective["body"], collective["gain_ms"]), []
+        ).append(collective)
     for (kind, parts, body, gain), alike in sorted(groups.items(), key=lambda group: -group[0][3] * len(group[1])):
         nodes = plural(body, "node")
         yield label, f"{len(alike):,} x {kind} in {parts} parts with {nodes}, each {milliseconds(gain)} less by itself"

@@ -29,8 +29,8 @@ def reduction(
     first, last = opinions
     inputs: dict[str, Json] = {"before": named[0], "after": named[1]}
     nodes: dict[str, Json] = {
-        "from": [len(each.graph.nodes) for each in pair],
-        "to": [len(each.graph.nodes) for each in small],
+        "from": [len(program.graph.nodes) for program in pair],
+        "to": [len(program.graph.nodes) for program in small],
     }
     return document(
         "reduce",

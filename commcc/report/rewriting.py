@@ -10,7 +10,7 @@ from rich.text import Text
 
 from commcc.report import overlapping
 from commcc.report.documents import costs, document, notes_json
-from commcc.report.metrics import after_each_pass, compare, costed_by
+from commcc.report.metrics import compare, costed_by, metrics_by_pass
 from commcc.report.pass_lines import lines, tables
 from commcc.timing.snapshot import cost_warnings
 
@@ -78,7 +78,7 @@ def view(document: Document) -> list[RenderableType]:
     """Metrics before and after, a section for each pass, then the verdict and the output's path."""
     shown: list[RenderableType] = [compare(document["before"], document["after"]), *costed_by(document)]
     if len(document["passes"]) > 1:
-        shown += ["", after_each_pass(document)]
+        shown += ["", metrics_by_pass(document)]
     if "overlap" in document:
         shown += ["", *overlapping.view(document["overlap"])]
     shown += [] if "overlap" in document else passes(document)

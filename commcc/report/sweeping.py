@@ -132,7 +132,7 @@ def _table(document: Document) -> Section:
 
 def _named(number: int, members: list[Document]) -> tuple[str, ...]:
     """Number and values of the settings of a row: all values where the settings are every combination of them."""
-    values = [list(dict.fromkeys(column)) for column in zip(*(each["values"] for each in members), strict=True)]
+    values = [list(dict.fromkeys(column)) for column in zip(*(member["values"] for member in members), strict=True)]
     if prod(map(len, values)) == len(members):
         return str(number), *("|".join(column) for column in values)
     return f"{number} and {len(members) - 1:,} equal", *members[0]["values"]

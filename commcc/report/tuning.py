@@ -67,18 +67,18 @@ def graphs_table(graphs: Sequence[Mapping[str, Any]]) -> Table:
     table = make_table(
         "", "graph", "launches", "step time", "", "exposed", "peak memory", "", numbers=("launches", "step time")
     )
-    for each in graphs:
-        before, after = each["before"], each["after"]
+    for graph in graphs:
+        before, after = graph["before"], graph["after"]
         counts = [sum(side["collectives"].values()) for side in (before, after)]
         steps = [side.get("step_ms") for side in (before, after)]
         table.add_text(
-            each["graph"],
+            graph["graph"],
             f"{counts[0]:,} -> {counts[1]:,}",
             f"{milliseconds(steps[0])} -> {milliseconds(steps[1])}",
             change(steps[0], steps[1]),
             f"{milliseconds(before.get('exposed_ms'))} -> {milliseconds(after.get('exposed_ms'))}",
             " -> ".join(map(_peak, (before, after))),
-            "proved" if each["verified"] == "proved" else "NOT PROVED",
+            "proved" if graph["verified"] == "proved" else "NOT PROVED",
         )
     return table
 

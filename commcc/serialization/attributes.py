@@ -129,8 +129,8 @@ def content_hash(tensor: torch.Tensor) -> str | None:
     Bits, not values: 0.0 is not -0.0, and a NaN is equal to itself. Strides and device do not count.
     """
     if isinstance(tensor, FakeTensor) or not is_plain(tensor):
-        found = getattr(tensor, HASH, None)
-        return found if isinstance(found, str) else None
+        stored = getattr(tensor, HASH, None)
+        return stored if isinstance(stored, str) else None
     digest = hashlib.sha256(f"{tensor.dtype} {tuple(tensor.shape)} ".encode())
     if tensor.numel():
         with _disable_current_modes():  # a backend may ask while PyTorch traces

@@ -57,7 +57,7 @@ def by_numbers(evaluator: Evaluator, target: Any, args: Sequence[Any], kwargs: M
     results = [pytree.tree_flatten(result) for _, result in runs]
     if any(spec != results[0][1] for _, spec in results):
         raise UnknownValue("how many results it has depends on sizes that are not known")
-    leaves = [_joined(evaluator, each, known) for each in zip(*(flat for flat, _ in results), strict=True)]
+    leaves = [_joined(evaluator, values, known) for values in zip(*(flat for flat, _ in results), strict=True)]
     return pytree.tree_unflatten(leaves, results[0][1])
 
 
@@ -80,16 +80,16 @@ def _numbered(evaluator: Evaluator, numbers: Mapping[sympy.Symbol, int], leaf: A
     return evaluator.ctx.tensor(shape, stride, leaf.dtype, leaf.device)
 
 
-def _joined(evaluator: Evaluator, each: Sequence[Any], known: Mapping[tuple[Any, ...], Any]) -> Any:
+def _joined(evaluator: Evaluator, values: Sequence[Any], known: Mapping[tuple[Any, ...], Any]) -> Any:
     """One result, or part of one, of all runs."""
-    first = each[0]
+    first = values[0]
     if isinstance(first, (int, torch.SymInt)) and not isinstance(first, bool):
-        return _size(evaluator, each, known)
+        return _size(evaluator, values, known)
     if not isinstance(first, FakeTensor):
         return first
-    if len({len(tensor.shape) for tensor in each}) > 1:
+    if len({len(tensor.shape) for tensor in values}) > 1:
         raise UnknownValue("how many dimensions it has depends on sizes that are not known")
-    shape = [_size(evaluator, sizes, known) for sizes in zip(*(tensor.shape for tensor in each), strict=True)]
+    shape = [_size(evaluator, sizes, known) for sizes in zip(*(tensor.shape for tensor in values), strict=True)]
     return evaluator.ctx.tensor(shape, contiguous_stride(shape), first.dtype, first.device)
 
 

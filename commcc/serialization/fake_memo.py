@@ -64,13 +64,15 @@ class History:
         if self._learned() != self._known:
             self._unknown()
         key = self._key(op, args, kwargs)
-        stays = op.namespace in SHAPED and (self.whole or all(each.alias_info is None for each in op._schema.returns))
+        stays = op.namespace in SHAPED and (
+            self.whole or all(result.alias_info is None for result in op._schema.returns)
+        )
         known = _results.get(key) if stays and key is not None else None
         if known is not None:
             many, tensors = known
             number, tensor = self.ctx.integer, self.ctx.tensor
-            made = [tensor([*map(number, shape)], [*map(number, stride)], *kind) for shape, stride, *kind in tensors]
-            return made[0] if many is None else many(made)
+            copies = [tensor([*map(number, shape)], [*map(number, stride)], *kind) for shape, stride, *kind in tensors]
+            return copies[0] if many is None else many(copies)
         try:
             value = run()
         finally:
@@ -110,12 +112,12 @@ class History:
             if value.constant is not None or value.layout is not torch.strided or value.is_conj() or value.is_neg():
                 raise _Unknown
             numbers = (*value.shape, *value.stride(), value.storage_offset())
-            sizes = numbers if all(type(each) is int for each in numbers) else tuple(map(self._told, numbers))
+            sizes = numbers if all(type(number) is int for number in numbers) else tuple(map(self._told, numbers))
             return (value.dim(), sizes, value.dtype, value.device)
         if isinstance(value, (list, tuple)):
             return (type(value), *map(self._told, value))
         if isinstance(value, Mapping):
-            return tuple((name, self._told(each)) for name, each in value.items())
+            return tuple((name, self._told(item)) for name, item in value.items())
         if isinstance(value, _SYMBOLIC) and self.whole:
             return (type(value), value.node.expr)
         if not isinstance(value, _PLAIN):
@@ -134,7 +136,7 @@ def _remember(key: Hashable, value: Any, *, symbols: bool) -> None:
         return
     if len(_results) >= _MOST_KEPT:
         _results.clear()
-    _results[key] = (many, [each for each in tensors if each is not None])
+    _results[key] = (many, [tensor for tensor in tensors if tensor is not None])
 
 
 def _lies(value: Any, *, symbols: bool) -> tuple[Any, ...] | None:

@@ -93,12 +93,12 @@ class Evaluator:
     def _described(self, described: Description, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if described.like is not None:
             return self.run(described.like, *described.as_like(args, kwargs))
-        found = described.sizes(args, kwargs)
-        if found is None:
+        sizes = described.sizes(args, kwargs)
+        if sizes is None:
             if described.runs is not None:
                 return self.run(described.runs, args, kwargs)
             raise UnknownValue(f"{described.name} is not registered, and its description names no shape")
-        like, shape = found
+        like, shape = sizes
         return self.ctx.tensor(shape, contiguous_stride(shape), like.dtype, like.device)
 
     def call(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

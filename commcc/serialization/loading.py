@@ -215,11 +215,11 @@ def _find(file: Path, name: str | None) -> tuple[GraphText, ...]:
 def _no_graphs_in(folder: Path) -> InputError:
     """For a folder that no tool of PyTorch's laid out; it may hold graph files or other folders of graphs."""
     inside = sorted(folder.iterdir())
-    files = [each.name for each in inside if each.name.lower().endswith(GRAPH_FILES)]
+    files = [path.name for path in inside if path.name.lower().endswith(GRAPH_FILES)]
     if files:
         hint = f"name one, as in {folder / files[0]}; commcc inspect, lint, run and simulate --html take all"
         return InputError(f"is a folder of {plural(len(files), 'graph file')}", where=str(folder), hint=hint)
-    if any(each.is_dir() for each in inside):
+    if any(path.is_dir() for path in inside):
         hint = "commcc inspect looks for them in folders below it too; choose one as FILE::NAME"
         return InputError("the folder itself holds no graphs", where=str(folder), hint=hint)
     return InputError("the folder holds no graphs", where=str(folder), hint=_CAPTURE_HINT)

@@ -56,7 +56,7 @@ def read_ops(path: str | Path, imported: frozenset[str] | None = None) -> dict[s
     names only those that a graph may call as well.
     """
     file = read_yaml(path)
-    found = {}
+    descriptions = {}
     for name, node in file.root.entries().items():
         if name.count(".") != 1 or not all(part.isidentifier() for part in name.split(".")):
             node.fail(f"'{name}' is no op: LIBRARY.OP is needed, as in mylib.glu")
@@ -66,9 +66,9 @@ def read_ops(path: str | Path, imported: frozenset[str] | None = None) -> dict[s
             continue
         description = _description(name, node, imported)
         if description is not None:
-            found[name] = description
+            descriptions[name] = description
     file.check()
-    return found
+    return descriptions
 
 
 def read_with(path: str | None, imports: Collection[str]) -> dict[str, Description]:
@@ -80,7 +80,7 @@ def read_with(path: str | None, imports: Collection[str]) -> dict[str, Descripti
 def _description(name: str, node: Node, imported: frozenset[str] | None) -> Description | None:
     fields = node.mapping((), _KEYS)
     loaded = _loaded(name)
-    own = tuple(each.text() for each in fields["arguments"].items()) if "arguments" in fields else ()
+    own = tuple(child.text() for child in fields["arguments"].items()) if "arguments" in fields else ()
     if loaded is not None and not own:
         own = tuple(a.name for a in loaded._schema.arguments)
     if not own:
@@ -98,9 +98,9 @@ def _description(name: str, node: Node, imported: frozenset[str] | None) -> Desc
     elif "tokens" not in fields and "shape" not in fields and "flops" not in fields and "writes" not in fields:
         node.fail(f"nothing is said of {name}: give like, or some of {', '.join(_KEYS[2:])}")
     tokens = (
-        {key: each.integer(least=0) for key, each in fields["tokens"].entries().items()} if "tokens" in fields else {}
+        {key: child.integer(least=0) for key, child in fields["tokens"].entries().items()} if "tokens" in fields else {}
     )
-    writes = tuple(each.text() for each in fields["writes"].items()) if "writes" in fields else ()
+    writes = tuple(child.text() for child in fields["writes"].items()) if "writes" in fields else ()
     for key in (*tokens, *writes):
         if key not in own and key != RESULT:
             node.fail(f"{name} has no argument '{key}': {', '.join(own)}")
@@ -141,12 +141,12 @@ def _like(text: str, own: tuple[str, ...]) -> tuple[Any, tuple[str, ...], dict[s
     given = dict(zip(schema, call.args, strict=False)) | {str(k.arg): k.value for k in call.keywords}
     theirs = {value.id: key for key, value in given.items() if isinstance(value, ast.Name)}
     constants = {k: _fixed(ast.literal_eval(value)) for k, value in given.items() if not isinstance(value, ast.Name)}
-    strange = [each for each in (*own, *theirs) if (each in theirs) != (each in own)]
+    strange = [argument for argument in (*own, *theirs) if (argument in theirs) != (argument in own)]
     if strange or len(call.args) > len(schema):
         raise ValueError(f"'{text}' and the arguments {', '.join(own)} do not agree on {', '.join(strange)}")
     if (reason := refusal(target)) is not None:
         raise ValueError(f"{name} is not called for a file: {reason}")
-    return target, tuple(theirs[each] for each in own), constants
+    return target, tuple(theirs[argument] for argument in own), constants
 
 
 def _fixed(value: Any) -> Any:
@@ -187,19 +187,21 @@ def check(program: Program, descriptions: Iterable[Description]) -> list[str]:
     Raises :class:`OptionError` where they differ; returns the names of those that could not be run here.
     """
     unchecked = []
-    for each in descriptions:
-        uses = (n for n in program.graph.nodes if isinstance(n.target, ops.OpaqueOp) and n.target.described == each)
+    for description in descriptions:
+        uses = (
+            n for n in program.graph.nodes if isinstance(n.target, ops.OpaqueOp) and n.target.described == description
+        )
         node = next(uses, None)
-        if each.runs is None or node is None:
+        if description.runs is None or node is None:
             continue
         try:
-            problem = _difference(each, node)
+            problem = _difference(description, node)
         except (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError):
             # The op has no kernel here, or not for random numbers in the place of indices.
-            unchecked.append(each.name)
+            unchecked.append(description.name)
             continue
         if problem is not None:
-            raise OptionError(f"{each.name} is not what its description says: {problem}", where="--ops")
+            raise OptionError(f"{description.name} is not what its description says: {problem}", where="--ops")
     return unchecked
 
 

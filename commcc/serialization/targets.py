@@ -118,7 +118,7 @@ def importer_of(target: Any) -> str | None:
     library, _, own = name.partition(".")
     modules = [*REGISTERED_BY.get(name, ()), *REGISTERED_BY.get(library, ())]
     # Of several modules the one that has the op under its name; a library of one module need not have it so.
-    having = [each for each in modules if hasattr(sys.modules.get(each), own)] or modules[:1]
+    having = [module for module in modules if hasattr(sys.modules.get(module), own)] or modules[:1]
     if having:
         return having[0] if having[0] in IMPORTED_BY_NAME else None
     return None if library in OWN else f"the library of {name}"

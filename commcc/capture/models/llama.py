@@ -171,8 +171,8 @@ class Embedding(nn.Module):
         rows = self.weight.shape[0]
         local = tokens - self.parallel.rank * rows
         foreign = (local < 0) | (local >= rows)
-        found = F.embedding(local.masked_fill(foreign, 0), self.weight)
-        return self.parallel.scatter_sequence(found.masked_fill(foreign.unsqueeze(-1), 0.0))
+        embedded = F.embedding(local.masked_fill(foreign, 0), self.weight)
+        return self.parallel.scatter_sequence(embedded.masked_fill(foreign.unsqueeze(-1), 0.0))
 
 
 class Llama(nn.Module):

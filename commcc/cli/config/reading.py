@@ -46,7 +46,7 @@ def find_config(folder: Path) -> Config | None:
 
 def read_config(file: YamlFile) -> Config:
     """The configuration in a file; :class:`commcc.base.errors.InputError` names every mistake with its line."""
-    found = {} if file.root.is_null else file.root.mapping((), KEYS)
+    fields = {} if file.root.is_null else file.root.mapping((), KEYS)
     folder = Path(file.path).parent
     readers: Mapping[str, Callable[[Node], Any]] = {
         "cost": lambda node: _cost(node, folder),
@@ -57,10 +57,10 @@ def read_config(file: YamlFile) -> Config:
         "options": _options,
         "lint": lambda node: _lint(node, file.path),
     }
-    values = {key: readers[key](node) for key, node in found.items()}
-    chosen = [key for key in _PIPELINES if key in found]
+    values = {key: readers[key](node) for key, node in fields.items()}
+    chosen = [key for key in _PIPELINES if key in fields]
     for key in chosen[1:]:
-        found[key].fail(f"'{chosen[0]}' (line {found[chosen[0]].line}) and '{key}' both say what to run; leave one")
+        fields[key].fail(f"'{chosen[0]}' (line {fields[chosen[0]].line}) and '{key}' both say what to run; leave one")
     file.check()
     pipeline = values[chosen[0]] if chosen else None
     return Config(
@@ -143,11 +143,11 @@ def _file(node: Node, value: str, folder: Path) -> str:
 
 def _hints(node: Node) -> dict[str, int]:
     hints: dict[str, int] = {}
-    for symbol, each in node.entries().items():
-        number = each.text()
+    for symbol, child in node.entries().items():
+        number = child.text()
         problem = hint_problem(symbol, number) if number else None
         if problem is not None:
-            each.fail(problem)
+            child.fail(problem)
         elif number:
             hints[symbol] = int(number)
     return hints
@@ -178,8 +178,8 @@ def _preset(node: Node) -> Named:
 
 def _options(node: Node) -> dict[str, dict[str, Any]]:
     options: dict[str, dict[str, Any]] = {}
-    for name, each in node.entries().items():
-        cls = pass_class(name, each)
+    for name, child in node.entries().items():
+        cls = pass_class(name, child)
         if cls is not None:
-            options[name] = option_texts(each, cls)
+            options[name] = option_texts(child, cls)
     return options

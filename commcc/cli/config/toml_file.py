@@ -43,13 +43,13 @@ def _parse(text: str, path: str) -> Mapping[str, Any]:
     else:
         import tomli as tomllib
     try:
-        found: Mapping[str, Any] = tomllib.loads(text)
+        document: Mapping[str, Any] = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
         said = str(error).replace("(at end of document)", f"(at line {text.rstrip().count(chr(10)) + 1}, column 1)")
         at = _AT.fullmatch(said)
         what, where = (said, path) if at is None else (at[1], f"{path}:{at[2]}")
         raise InputError(f"not TOML: {what}", where=where) from None
-    return found
+    return document
 
 
 def _node(file: YamlFile, value: Any, path: Path, lines: Mapping[Path, int]) -> Node:
@@ -58,16 +58,16 @@ def _node(file: YamlFile, value: Any, path: Path, lines: Mapping[Path, int]) -> 
     if len(path) > MAX_DEPTH:
         raise InputError(f"nested deeper than {MAX_DEPTH} levels", where=f"{file.path}:{line}")
     if isinstance(value, dict):
-        return Node(file, line, {key: _node(file, each, (*path, key), lines) for key, each in value.items()}, name=name)
+        return Node(file, line, {key: _node(file, item, (*path, key), lines) for key, item in value.items()}, name=name)
     if isinstance(value, list):
-        return Node(file, line, [_node(file, each, path, lines) for each in value], name=name)
+        return Node(file, line, [_node(file, item, path, lines) for item in value], name=name)
     text = str(value).lower() if isinstance(value, bool) else str(value)
     return Node(file, line, text, plain=not isinstance(value, str), name=name)
 
 
 def _lines(text: str) -> dict[Path, int]:
     """The line of every key and table that stands at the start of one; inside long strings nothing counts."""
-    found: dict[Path, int] = {}
+    lines: dict[Path, int] = {}
     table: Path = ()
     inside = ""
     for number, line in enumerate(text.splitlines(), 1):
@@ -77,11 +77,11 @@ def _lines(text: str) -> dict[Path, int]:
                 table = _parts(header[1])
             path = table if header is not None else (*table, *_parts(key[1])) if key is not None else ()
             for end in range(1, len(path) + 1):
-                found.setdefault(path[:end], number)
+                lines.setdefault(path[:end], number)
         for mark in ('"""', "'''"):
             if line.count(mark) % 2 and inside in ("", mark):
                 inside = "" if inside else mark
-    return found
+    return lines
 
 
 def _parts(dotted: str) -> Path:

@@ -58,7 +58,7 @@ def draft_of(
         if inside or outside:
             body.add(node)
     if grid is not None:
-        body |= _made_for(view, root, backward, body, grid)
+        body |= _own_constants(view, root, backward, body, grid)
     return Draft(root, backward, known, sorted(body), dict(sorted(enters.items())))
 
 
@@ -112,11 +112,11 @@ class _Bare:
         reads = [pred for pred in preds if view.data[pred]]
         if node not in self.body or self.body.intersection(users) or len(reads) != 1 or self.own.intersection(preds):
             return
-        made, read = index.tensors[node], index.tensors[reads[0]]
-        if reads[0] not in self.body or made is None or read is None or made.numel != read.numel:
+        result, read = index.tensors[node], index.tensors[reads[0]]
+        if reads[0] not in self.body or result is None or read is None or result.numel != read.numel:
             return
         # The gradient of a parameter is added up in the dtype that it is rounded to; that of tokens never is.
-        if made.dtype == read.dtype or made.numel in self.entering:
+        if result.dtype == read.dtype or result.numel in self.entering:
             self.body.discard(node)
 
     def _calls(self, node: int) -> bool:
@@ -161,17 +161,17 @@ def _candidate(view: View, node: int, root: str, backward: bool, body: set[int],
     return inside and node not in view.index.launches
 
 
-def _made_for(view: View, root: str, backward: bool, body: set[int], grid: Grid) -> set[int]:
+def _own_constants(view: View, root: str, backward: bool, body: set[int], grid: Grid) -> set[int]:
     """Constants of the grid's size that only the body uses."""
-    made: set[int] = set()
+    constants: set[int] = set()
     # What the body writes to is each chunk's own, whatever its size.
     written = {target for node in body for target in view.index.writes.get(node, ())}
     for node in reversed(view.near(root)):
         note, shape = view.notes[node], getattr(view.nodes[node].meta.get("val"), "shape", None)
         if not (view.constant[node] and view.calls(node) and note.backward == backward and view.within(node, root)):
             continue
-        used_inside = all(user in body or user in made for user in view.index.users[node] if view.alive[user])
-        sized = shape is not None and grid.made_for(shape) is not None
+        used_inside = all(user in body or user in constants for user in view.index.users[node] if view.alive[user])
+        sized = shape is not None and grid.factory_dim(shape) is not None
         if view.alive[node] and used_inside and (sized or node in written):
-            made.add(node)
-    return made
+            constants.add(node)
+    return constants

@@ -43,7 +43,7 @@ class Grid:
         first = shape[0]
         return 0 if first == self.extent or self.multiple(first, self.inner) else None
 
-    def made_for(self, shape: Shape) -> int | None:
+    def factory_dim(self, shape: Shape) -> int | None:
         """As :meth:`dim_of`, for tensors that hold no data: one number for each sample tells nothing of tokens."""
         if len(shape) == 1 and self.inner > 1 and shape[0] == self.extent:
             return None
@@ -77,5 +77,5 @@ def infer(shapes: Iterable[Shape], policy: str) -> Grid | None:
 
 def parts(extent: int, chunks: int) -> tuple[int, ...]:
     """Sizes of the chunks: all equal, but that the last one has the rest too."""
-    each = extent // chunks
-    return (*(each for _ in range(chunks - 1)), extent - each * (chunks - 1))
+    size = extent // chunks
+    return (*(size for _ in range(chunks - 1)), extent - size * (chunks - 1))

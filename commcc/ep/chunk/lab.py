@@ -162,17 +162,17 @@ def scaled_up(bound: int | None, grid: Grid, part: int) -> int | None:
 def symbol_ranges(program: Program) -> Ranges:
     """Lower and upper bounds of all symbols that a program's header declares or its values use."""
     table = program.header.get("symbols")
-    found: dict[str, tuple[int | None, int | None]] = {}
+    ranges: dict[str, tuple[int | None, int | None]] = {}
     for name, entry in table.items() if isinstance(table, dict) else ():
         if isinstance(entry, (list, tuple)) and len(entry) == 3:
             lower, upper = (bound if type(bound) is int else None for bound in entry[:2])
-            found[name] = (lower, upper)
+            ranges[name] = (lower, upper)
     for leaf in pytree.tree_leaves([node.meta.get("val") for node in program.graph.nodes]):
         sizes = (*leaf.shape, *leaf.stride()) if isinstance(leaf, torch.Tensor) else (leaf,)
         for size in (size.node for size in sizes if isinstance(size, _SYMBOLIC)):
             for name, info in symbols_in(size.shape_env, size.expr.free_symbols).items():
-                found.setdefault(name, (info.lower, info.upper))
-    return found
+                ranges.setdefault(name, (info.lower, info.upper))
+    return ranges
 
 
 def _symbol_of(value: Any) -> str | None:

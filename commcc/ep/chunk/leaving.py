@@ -70,7 +70,7 @@ def _is_sum(state: object) -> bool:
 
 def _rounds(view: View, trial: Trial, source: int, node: int) -> bool:
     """Whether a sum is in another dtype behind a node, that does not hold all that it was before."""
-    before, after = (view.nodes[each].meta.get("val") for each in (source, node))
+    before, after = (view.nodes[number].meta.get("val") for number in (source, node))
     if not (isinstance(before, torch.Tensor) and isinstance(after, torch.Tensor)):
         return False
     if before.device != after.device or not _is_sum(trial.states.get(view.nodes[source])):

@@ -48,15 +48,15 @@ def counted_outside(view: View, root: str, drafts: Sequence[Draft], policy: str)
     without = [node for node in entering if not holds_tokens(node) and _decides(view, node, inside)]
     if not without:
         return None
-    made: set[int] = set()
+    counted: set[int] = set()
     stack = list(without)
     while stack:
         node = stack.pop()
-        if not view.calls(node) or _acts(view, node) or node in inside or len(made) > _MOST_NODES:
+        if not view.calls(node) or _acts(view, node) or node in inside or len(counted) > _MOST_NODES:
             return Counted(without[0], frozenset(), _around(view, without[0], root))
-        made.add(node)
+        counted.add(node)
         for pred in view.index.data_preds[node]:
-            if not view.data[pred] or pred in made:
+            if not view.data[pred] or pred in counted:
                 continue
             # Marks of what each token chose, whole numbers or the zeros to begin with, go along up to the choice: that
             # they are such marks is what can be proved.
@@ -67,7 +67,7 @@ def counted_outside(view: View, root: str, drafts: Sequence[Draft], policy: str)
             )
             if marks or not holds_tokens(pred):
                 stack.append(pred)
-    return Counted(without[0], frozenset(made), _around(view, without[0], root))
+    return Counted(without[0], frozenset(counted), _around(view, without[0], root))
 
 
 def _acts(view: View, node: int) -> bool:
@@ -95,9 +95,9 @@ def _decides(view: View, node: int, inside: set[int]) -> bool:
 
 def _around(view: View, node: int, root: str) -> str:
     """The smallest module that holds the module and what makes the value."""
-    made = view.notes[node].module.split(".")
+    parts = view.notes[node].module.split(".")
     common: list[str] = []
-    for one, other in zip(root.split("."), made, strict=False):
+    for one, other in zip(root.split("."), parts, strict=False):
         if one != other:
             break
         common.append(one)

@@ -66,7 +66,7 @@ def plan_chunks(program: Program, index: GraphIndex, patterns: Sequence[str], ch
         )
     roots = roots_of(view, patterns)
     _check_whole(view)
-    regions = [region for root in roots.found for region in _with_counts(view, root, chunks, policy)]
+    regions = [region for root in roots.modules for region in _with_counts(view, root, chunks, policy)]
     # A forward pass dispatches once, and combines once; the backward pass does so again, the other way round.
     told = any(note.backward for note in view.notes)
     labels = [[view.notes[n].exchange for n in region.body if view.exchanges(n)] for region in regions]

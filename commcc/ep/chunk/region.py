@@ -217,7 +217,7 @@ class Trial:
         view = self.view
         for target in targets:
             owners = [view.by_storage[storage][0] for storage in view.index.storages[target]]
-            for owner in (view.nodes[each] for each in owners if each not in self.members):
+            for owner in (view.nodes[owner_number] for owner_number in owners if owner_number not in self.members):
                 state, val = self.states.get(owner), owner.meta.get("val")
                 # Slices of the first dimension are views; those of another one are made dense, which copies them.
                 slices = isinstance(state, State) and (state.kind, state.dim) == ("rows", 0)
@@ -310,7 +310,7 @@ class Trial:
         given = [(source, *self.places[source]) for source in operands if source in self.places]
         if dim is None or not given:
             return 1
-        source, place, blocks = max(given, key=lambda each: each[2])
+        source, place, blocks = max(given, key=lambda entry: entry[2])
         sizes = (*source.meta["val"].shape[:place], *shape[:dim])
         if ops.op_name(node.target) not in RESHAPES or any(type(size) is not int for size in sizes):
             return blocks
@@ -346,14 +346,14 @@ class Trial:
         twin = ops.op_name(functional(node.target))
         adds = twin in ADDITIVE and state is not None and state.kind == "sum"
         puts = twin in ADDING or (twin in PUTTING and ops.argument(node, "accumulate") is True)
-        puts = puts and {each.kind for each in operands.values()} <= {"rows", "folded", "routed"}
+        puts = puts and {operand_state.kind for operand_state in operands.values()} <= {"rows", "folded", "routed"}
         if shared != [node.args[0]] or not (adds or puts):
             refuse(
                 self.root,
                 node,
                 f"writes to {named(shared)}, which all chunks share, something else than a sum over tokens",
                 "only buffers that sums over tokens are added to can be chunked",
-                next((each.mixer for each in operands.values() if each.mixer), None),
+                next((operand_state.mixer for operand_state in operands.values() if operand_state.mixer), None),
             )
 
 

@@ -111,7 +111,7 @@ def _expand(sizes: Sizes) -> tuple[Resized, ...]:
 
 
 def _factory(sizes: Sizes) -> tuple[Resized, ...]:
-    place = sizes.grid.made_for(tuple(sizes.node.meta["val"].shape))
+    place = sizes.grid.factory_dim(tuple(sizes.node.meta["val"].shape))
     return () if place is None else sizes.at("size", place)
 
 
@@ -119,11 +119,11 @@ def _strided(sizes: Sizes) -> tuple[Resized, ...]:
     """A factory that names strides: those of the dimensions that lie around the tokens hold their number too."""
     edits = _factory(sizes)
     shape, strides = (ops.argument(sizes.node, name) for name in ("size", "stride"))
-    if not edits or edits[0].place is None or not all(type(each) is int for each in (*shape, *strides)):
+    if not edits or edits[0].place is None or not all(type(number) is int for number in (*shape, *strides)):
         return edits
     stretch = shape[edits[0].place] * strides[edits[0].place]
     around = [place for place, stride in enumerate(strides) if stride >= stretch > 0 and shape[place] > 1]
-    return (*edits, *(each for place in around for each in sizes.at("stride", place)))
+    return (*edits, *(edit for place in around for edit in sizes.at("stride", place)))
 
 
 def _of_gradient(sizes: Sizes) -> tuple[Resized, ...]:
@@ -145,7 +145,7 @@ def _splits(sizes: Sizes) -> tuple[Resized, ...]:
     equal = given[0] == given[1] == [sizes.shape[0] // max(ranks, 1)] * ranks
     if sizes.state.kind == "folded" and equal and sizes.state.apart % ranks == 0:  # whole blocks for every rank
         names = ("output_split_sizes", "input_split_sizes")
-        return tuple(each for name in names for place in range(ranks) for each in sizes.at(name, place))
+        return tuple(edit for name in names for place in range(ranks) for edit in sizes.at(name, place))
     if any(type(size) is int for part in given if isinstance(part, (list, tuple)) for size in part):
         what = f"sends {given[1]} rows of the {sizes.shape[0]} that are cut: each rank gets them by their place"
         refuse(sizes.root, sizes.node, what, "exchange token counts, so that split sizes follow from the tokens")

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Roots:
-    """found: modules to chunk, in graph order. skipped: modules that the patterns name but where nothing is exchanged.
+    """modules: to chunk, in graph order. skipped: modules that the patterns name but where nothing is exchanged.
 
     annotated: the graph has no all-to-all at all, and annotations of expert parallelism decided (one rank).
     """
 
-    found: tuple[str, ...]
+    modules: tuple[str, ...]
     skipped: tuple[str, ...]
     annotated: bool
 
@@ -78,6 +78,6 @@ def _gathers_tokens(view: View, node: int) -> bool:
 
 def _with(view: View, roots: Sequence[str], wanted: Callable[[int], bool]) -> list[str]:
     nodes = [node for node in range(len(view.index)) if wanted(node)]
-    found = [root for root in roots if any(view.within(node, root) for node in nodes)]
-    first = {root: next(i for i in nodes if view.within(i, root)) for root in found}
-    return sorted(found, key=lambda root: first[root])
+    matching = [root for root in roots if any(view.within(node, root) for node in nodes)]
+    first = {root: next(i for i in nodes if view.within(i, root)) for root in matching}
+    return sorted(matching, key=lambda root: first[root])

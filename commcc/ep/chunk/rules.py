@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 def state_of(call: Call) -> State:
     """The state of the (single-tensor) result of ``call``."""
-    state, made = _rule(call)(call), call.node.meta.get("val")
-    if state.kind == "sum" and isinstance(made, torch.Tensor) and not made.dtype.is_floating_point:
+    state, result = _rule(call)(call), call.node.meta.get("val")
+    if state.kind == "sum" and isinstance(result, torch.Tensor) and not result.dtype.is_floating_point:
         sums = [source.meta["val"] for source, given in call.states.items() if given.kind == "sum"]
         if any(value.dtype.is_floating_point for value in sums):  # each part would be rounded to whole numbers
             return call.unknown()
@@ -94,7 +94,7 @@ def _layout(call: Call) -> State:
 def _by_counts(call: Call) -> bool:
     """Whether what is taken is as long as the chunk's own counts say: tokens of one expert, or from one rank."""
     given = [ops.argument(call.node, name, 0) for name in TAKEN.get(call.op, ())]
-    sizes = [each for size in given for each in (size if isinstance(size, (list, tuple)) else (size,))]
+    sizes = [part for size in given for part in (size if isinstance(size, (list, tuple)) else (size,))]
     # A slice may begin at the first row; all other numbers are read from what the chunk has counted.
     return any(size in call.known for size in sizes) and all(size == 0 or size in call.known for size in sizes)
 
@@ -252,8 +252,8 @@ def _put(call: Call) -> State:
     adds = call.op in ADDING or ops.argument(call.node, "accumulate") is True
     if base is None or base.kind == "sum":
         # Zeros that are not cut collect parts of a sum.
-        made = ops.argument(call.node, "self")
-        zeros = base is not None or ops.op_name(getattr(made, "target", "")) in ZEROS
+        buffer = ops.argument(call.node, "self")
+        zeros = base is not None or ops.op_name(getattr(buffer, "target", "")) in ZEROS
         return SUM if adds and zeros and call.dim is None else call.unknown()
     if call.dim is None:
         return call.unknown()

@@ -1,4 +1,4 @@
-"""What a value is in each chunk, beside what it was in the whole.
+"""What a value is in each chunk, compared with what it was in the whole.
 
 =========  ==========================================================================================
 ``rows``   chunk k's slice of the whole along ``dim``: side by side, the chunks are the whole

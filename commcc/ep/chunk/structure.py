@@ -8,8 +8,8 @@ Everything that goes into the exchanges goes through ``x``, and all that comes o
 lies between is the module. In the forward pass alone: its gradients are told by what they read of it
 (:mod:`commcc.ep.chunk.body`).
 
-Limits: where something leaves beside ``y``, a loss of the router for one, ``y`` lies far behind, and there is one large
-module, or none.
+Limits: where something leaves along with ``y``, a loss of the router for one, ``y`` lies far behind, and there is one
+large module, or none.
 """
 
 from __future__ import annotations

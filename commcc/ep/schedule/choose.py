@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from commcc.ep.schedule.local import Local
-    from commcc.ep.schedule.waves import Made
+    from commcc.ep.schedule.waves import RegionOrder
     from commcc.graph.index import GraphIndex
     from commcc.timing.cost.types import Costs
 
@@ -39,7 +39,7 @@ class Tried:
     """An order of the whole graph and what the simulator says of it; without costs the figures are None."""
 
     depths: Depths
-    made: tuple[Made, ...]
+    region_orders: tuple[RegionOrder, ...]
     order: tuple[int, ...]
     step_ns: int | None = None
     peak_bytes: int | None = None
@@ -47,8 +47,10 @@ class Tried:
 
 def planned(index: GraphIndex, locals_: Sequence[Local], depths: Depths) -> Tried:
     """The order with these depths."""
-    made = tuple(in_waves(each, depths.backward if each.region.backward else depths.forward) for each in locals_)
-    return Tried(depths, made, arranged(index, [each.order for each in made]))
+    region_orders = tuple(
+        in_waves(local, depths.backward if local.region.backward else depths.forward) for local in locals_
+    )
+    return Tried(depths, region_orders, arranged(index, [region_order.order for region_order in region_orders]))
 
 
 class Chooser:
@@ -64,8 +66,8 @@ class Chooser:
 
     def best(self) -> Tried:
         """The best order found."""
-        forward = max((each.region.chunks for each in self.locals if not each.region.backward), default=1)
-        backward = max((each.region.chunks for each in self.locals if each.region.backward), default=1)
+        forward = max((local.region.chunks for local in self.locals if not local.region.backward), default=1)
+        backward = max((local.region.chunks for local in self.locals if local.region.backward), default=1)
         first = self._best([Depths(depth, backward) for depth in range(1, forward + 1)])
         return self._best([Depths(first.depths.forward, depth) for depth in range(1, backward + 1)])
 
@@ -75,7 +77,7 @@ class Chooser:
             if depths not in self.tried:
                 plain = planned(self.index, self.locals, depths)
                 step, peak = self.simulator.run(plain.order).step_ns, self.memory.live(plain.order).peak_bytes
-                self.tried[depths] = Tried(depths, plain.made, plain.order, step, peak)
+                self.tried[depths] = Tried(depths, plain.region_orders, plain.order, step, peak)
             if best is None or self._better(self.tried[depths], best):
                 best = self.tried[depths]
         assert best is not None

@@ -58,7 +58,7 @@ def needed(index: GraphIndex, node: int, chunk_of: dict[int, int]) -> tuple[int,
 
 def _needs(index: GraphIndex, chunk_of: dict[int, int]) -> dict[int, tuple[int, ...]]:
     """For each body node the nearest ones that it depends on."""
-    found: dict[int, tuple[int, ...]] = {}
+    needs: dict[int, tuple[int, ...]] = {}
     carried: dict[int, frozenset[int]] = defaultdict(frozenset)
     first, last = min(chunk_of), max(chunk_of)
     for node in range(first, last + 1):
@@ -69,19 +69,19 @@ def _needs(index: GraphIndex, chunk_of: dict[int, int]) -> dict[int, tuple[int, 
             elif pred >= first:
                 behind |= carried[pred]
         if node in chunk_of:
-            found[node] = tuple(sorted(behind))
+            needs[node] = tuple(sorted(behind))
         elif behind:
             carried[node] = frozenset(behind)
-    return found
+    return needs
 
 
 def _behind(needs: dict[int, tuple[int, ...]], ends: Iterable[int]) -> tuple[int, ...]:
     """``ends`` and all body nodes that they depend on, in graph order."""
-    found: set[int] = set()
+    nodes: set[int] = set()
     stack = list(ends)
     while stack:
         node = stack.pop()
-        if node not in found:
-            found.add(node)
+        if node not in nodes:
+            nodes.add(node)
             stack.extend(needs[node])
-    return tuple(sorted(found))
+    return tuple(sorted(nodes))

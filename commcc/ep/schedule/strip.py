@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 def events_of(region: Region) -> dict[int, str]:
     """Launches and waits of a region, each with its short name."""
-    found: dict[int, str] = {}
+    events: dict[int, str] = {}
     for chunk in range(region.chunks):
         for label, launch, wait in zip(region.labels, region.exchanges[chunk], region.waits[chunk], strict=True):
-            found[launch] = f"{label[0].upper()}{chunk}"
-            found[wait] = f"w{label[0].upper()}{chunk}"
-    return found
+            events[launch] = f"{label[0].upper()}{chunk}"
+            events[wait] = f"w{label[0].upper()}{chunk}"
+    return events
 
 
 def strip_of(

@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Made:
+class RegionOrder:
     """order: all nodes of a region. host_copies: copies of token counts, and whether each does not block."""
 
     order: tuple[int, ...]
     host_copies: dict[int, bool]
 
 
-def in_waves(local: Local, depth: int) -> Made:
+def in_waves(local: Local, depth: int) -> RegionOrder:
     """The order with ``depth`` chunks in flight, from 1; as many as there are chunks, or more, is by phases.
 
     Raises :class:`InputError` where exchanges of the chunks depend on each other so that no such order is there.
@@ -50,7 +50,7 @@ def in_waves(local: Local, depth: int) -> Made:
         run.wave(wave)
         run.fill()
     run.finish()
-    return Made(tuple(run.order), host_copies(local.region))
+    return RegionOrder(tuple(run.order), host_copies(local.region))
 
 
 def host_copies(region: Region) -> dict[int, bool]:
@@ -109,7 +109,7 @@ class _Run:
 
     def fill(self) -> None:
         """Case 3."""
-        local, launches = self.local, {n for each in self.local.region.exchanges for n in each}
+        local, launches = self.local, {n for chunk in self.local.region.exchanges for n in chunk}
         idle = [n for n in local.chunk_of if n not in local.communicates and n not in launches]
         while self._frontier(idle, lambda node: local.chunk_of[node] in self.begun):
             pass

@@ -44,11 +44,11 @@ def agree(ranks: Mapping[int, Program], around: int = 3) -> Agreement:
     """
     from commcc.lint.ranks.trace import trace_of
 
-    made: dict[int, Trace] = {}
+    by_graph: dict[int, Trace] = {}
     traces: dict[int, Trace] = {}
     for rank, program in ranks.items():
-        known = made.get(id(program.graph))
+        known = by_graph.get(id(program.graph))
         if known is None:
-            known = made[id(program.graph)] = trace_of(program)
+            known = by_graph[id(program.graph)] = trace_of(program)
         traces[rank] = replace(known, groups=dict(program.groups))
     return agree_on(traces, around)

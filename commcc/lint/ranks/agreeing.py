@@ -38,15 +38,15 @@ def agree_on(traces: Mapping[int, Trace], around: int = 3) -> Agreement:
     sequences = Sequences(traces)
     differences = list(known.differences)
     reasons = [*known.reasons, *_not_there(known, traces)]
-    found, more = _compared(known, sequences)
+    mismatches, more = _compared(known, sequences)
 
-    def place(each: GroupDifference) -> tuple[int, int]:
+    def place(mismatch: GroupDifference) -> tuple[int, int]:
         """Where the rank that does as most do has the first difference, among all its launches."""
-        rank, name, at = each.ranks[0]
+        rank, name, at = mismatch.ranks[0]
         launches = sequences.of(rank, name).launches
         return launches[at] if at < len(launches) else len(traces[rank].launches), rank
 
-    differences += [_shown(each, sequences, around) for each in sorted(found, key=place)]
+    differences += [_shown(mismatch, sequences, around) for mismatch in sorted(mismatches, key=place)]
     reasons += more
     # Where sequences differ, an order of theirs would tell nothing new.
     if not differences and not any("may differ" in reason for reason in more):
@@ -75,8 +75,8 @@ def _not_there(known: Groups, traces: Mapping[int, Trace]) -> list[str]:
     groups = plural(sum(bool(group.missing) for group in known.groups), "group")
     where: dict[str, list[int]] = {}
     for rank, trace in traces.items():
-        for each in trace.opaque:
-            where.setdefault(f"'{each.node}' ({each.op}) {each.why}", []).append(rank)
+        for opaque in trace.opaque:
+            where.setdefault(f"'{opaque.node}' ({opaque.op}) {opaque.why}", []).append(rank)
     return [
         *([f"no file of {ranks_text(sorted(missing))}, which {groups} of the others needs"] if missing else []),
         *(f"{ranks_text(ranks)}: {text}" for text, ranks in where.items()),
@@ -85,7 +85,7 @@ def _not_there(known: Groups, traces: Mapping[int, Trace]) -> list[str]:
 
 def _compared(known: Groups, sequences: Sequences) -> tuple[list[GroupDifference], list[str]]:
     """Sequences and splits of every group; what is wrong along an axis only may be."""
-    found: list[GroupDifference] = []
+    mismatches: list[GroupDifference] = []
     reasons: list[str] = []
     open_on: dict[str, list[str]] = {}
     for group in known.groups:
@@ -94,28 +94,28 @@ def _compared(known: Groups, sequences: Sequences) -> tuple[list[GroupDifference
             own, open_splits = compare_splits(group, sequences)
             more = [*more, *open_splits]
         if group.ranks is None:
-            reasons += [f"ranks that are in one group may differ: {each.difference.what}" for each in own]
+            reasons += [f"ranks that are in one group may differ: {mismatch.difference.what}" for mismatch in own]
         else:
-            found += own
+            mismatches += own
         for reason in more:
             open_on.setdefault(reason, []).append(group.label)
     for reason, (label, *others) in open_on.items():
         more_groups = f" and {plural(len(others), 'further group')}" if others else ""
         reasons.append(f"{label}{more_groups}: {reason}")
-    return found, reasons
+    return mismatches, reasons
 
 
-def _shown(found: GroupDifference, sequences: Sequences, around: int) -> Difference:
+def _shown(mismatch: GroupDifference, sequences: Sequences, around: int) -> Difference:
     """The difference with the neighbourhoods of both places."""
     blocks = []
-    for rank, name, at in dict.fromkeys(found.ranks):
+    for rank, name, at in dict.fromkeys(mismatch.ranks):
         trace = sequences.traces[rank]
         launches = sequences.of(rank, name).launches
         marked = launches[at : at + 1]
         names = () if name == NOBODY else (name,)
         missing = None if marked else (launches[-1] + 1 if launches else len(trace.launches))
         blocks.append(neighbourhood(rank, trace, marked, around, title(rank, names), missing))
-    return replace(found.difference, around=tuple(blocks))
+    return replace(mismatch.difference, around=tuple(blocks))
 
 
 def _order(

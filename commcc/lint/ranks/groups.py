@@ -57,7 +57,7 @@ class Groups:
 
 
 @dataclass
-class _Found:
+class _Resolved:
     """What is known so far. by_ranks: sorted ranks -> rank -> its names for groups of these ranks."""
 
     by_ranks: dict[Ranks, dict[int, list[str]]] = field(default_factory=lambda: defaultdict(dict))
@@ -70,7 +70,7 @@ class _Found:
 
 def resolve(traces: Mapping[int, Trace]) -> Groups:
     """The groups behind all names."""
-    found = _Found()
+    resolved = _Resolved()
     used = {rank: dict.fromkeys(launch.group for launch in trace.launches) for rank, trace in traces.items()}
     tables = {rank: _told(trace) for rank, trace in traces.items()}
     # For names that some file uses without telling the ranks: what other files tell, by name and rank.
@@ -80,13 +80,13 @@ def resolve(traces: Mapping[int, Trace]) -> Groups:
     for rank in sorted(traces):
         told = tables[rank]
         for name in dict.fromkeys((*told, *used[rank])):
-            ranks = told.get(name) or _borrowed(found, traces, elsewhere, rank, name)
+            ranks = told.get(name) or _borrowed(resolved, traces, elsewhere, rank, name)
             if ranks is None:
-                found.axes[name].append(rank)
-            elif _sound(found, traces[rank], rank, name, ranks):
-                found.by_ranks[tuple(sorted(ranks))].setdefault(rank, []).append(name)
-                found.orders[tuple(sorted(ranks))].setdefault(ranks, rank)
-    return _collected(found, traces, {(rank, name) for rank, names in used.items() for name in names})
+                resolved.axes[name].append(rank)
+            elif _sound(resolved, traces[rank], rank, name, ranks):
+                resolved.by_ranks[tuple(sorted(ranks))].setdefault(rank, []).append(name)
+                resolved.orders[tuple(sorted(ranks))].setdefault(ranks, rank)
+    return _collected(resolved, traces, {(rank, name) for rank, names in used.items() for name in names})
 
 
 def _told(trace: Trace) -> dict[str, Ranks]:
@@ -106,29 +106,31 @@ def _told(trace: Trace) -> dict[str, Ranks]:
 
 
 def _borrowed(
-    found: _Found, traces: Mapping[int, Trace], elsewhere: Mapping[tuple[str, int], Ranks], rank: int, name: str
+    resolved: _Resolved, traces: Mapping[int, Trace], elsewhere: Mapping[tuple[str, int], Ranks], rank: int, name: str
 ) -> Ranks | None:
     """The ranks behind a name that this rank's table does not tell."""
     if name.startswith("%"):
-        found.reasons.setdefault(f"rank {rank}: the group of some launches is made by '{name[1:]}' when the graph runs")
+        resolved.reasons.setdefault(
+            f"rank {rank}: the group of some launches is made by '{name[1:]}' when the graph runs"
+        )
         return None
     ranks = elsewhere.get((name, rank))
     if ranks is not None:
-        found.assumed.setdefault(
+        resolved.assumed.setdefault(
             f"group '{name}', of which some files do not tell the ranks, is as other files have it"
         )
         return ranks
     size = traces[rank].groups[name].size if name in traces[rank].groups else None
     if size == len(traces) and set(traces) == set(range(size)):
-        found.assumed.setdefault(f"group '{name}' of {size} ranks holds all ranks: its ranks are not told")
+        resolved.assumed.setdefault(f"group '{name}' of {size} ranks holds all ranks: its ranks are not told")
         return tuple(range(size))
-    found.assumed.setdefault(
+    resolved.assumed.setdefault(
         f"group '{name}' is the same axis on every rank: its ranks are not told, so all ranks have to agree"
     )
     return None
 
 
-def _sound(found: _Found, trace: Trace, rank: int, name: str, ranks: Ranks) -> bool:
+def _sound(resolved: _Resolved, trace: Trace, rank: int, name: str, ranks: Ranks) -> bool:
     """Whether the table's entry can be right."""
     problem = ""
     size = trace.groups[name].size if name in trace.groups else None
@@ -142,7 +144,7 @@ def _sound(found: _Found, trace: Trace, rank: int, name: str, ranks: Ranks) -> b
         problem = f"has {size} ranks, and a list of {len(ranks)}"
     if problem:
         hint = ("is the file named after the right rank?",) if rank not in ranks else ()
-        found.differences.append(
+        resolved.differences.append(
             Difference(
                 DifferenceKind.GROUP, f"rank {rank}: its group '{name}' {problem}", f"'{name}'", (rank,), details=hint
             )
@@ -150,29 +152,29 @@ def _sound(found: _Found, trace: Trace, rank: int, name: str, ranks: Ranks) -> b
     return not problem
 
 
-def _collected(found: _Found, traces: Mapping[int, Trace], used: set[tuple[int, str]]) -> Groups:
+def _collected(resolved: _Resolved, traces: Mapping[int, Trace], used: set[tuple[int, str]]) -> Groups:
     groups: list[Group] = []
     of: dict[tuple[int, str], int] = {}
-    for key in sorted(found.by_ranks):
-        for members in _paired(found, key):
+    for key in sorted(resolved.by_ranks):
+        for members in _paired(resolved, key):
             if any(member in used for member in members):
                 of.update(dict.fromkeys(members, len(groups)))
-                groups.append(_group(found, key, members, traces))
-    for name in sorted(name for name, ranks in found.axes.items() if any((rank, name) in used for rank in ranks)):
-        of.update({(rank, name): len(groups) for rank in found.axes[name]})
-        groups.append(Group(f"group '{name}'", None, tuple((rank, name) for rank in found.axes[name])))
-        without = sorted(set(traces) - set(found.axes[name]))
+                groups.append(_group(resolved, key, members, traces))
+    for name in sorted(name for name, ranks in resolved.axes.items() if any((rank, name) in used for rank in ranks)):
+        of.update({(rank, name): len(groups) for rank in resolved.axes[name]})
+        groups.append(Group(f"group '{name}'", None, tuple((rank, name) for rank in resolved.axes[name])))
+        without = sorted(set(traces) - set(resolved.axes[name]))
         if without:
-            found.reasons.setdefault(f"group '{name}': {ranks_text(without)} may be in it; its ranks are not told")
-    return Groups(tuple(groups), of, tuple(found.differences), tuple(found.reasons), tuple(found.assumed))
+            resolved.reasons.setdefault(f"group '{name}': {ranks_text(without)} may be in it; its ranks are not told")
+    return Groups(tuple(groups), of, tuple(resolved.differences), tuple(resolved.reasons), tuple(resolved.assumed))
 
 
-def _group(found: _Found, key: Ranks, members: tuple[tuple[int, str], ...], traces: Mapping[int, Trace]) -> Group:
-    orders = found.orders[key]
+def _group(resolved: _Resolved, key: Ranks, members: tuple[tuple[int, str], ...], traces: Mapping[int, Trace]) -> Group:
+    orders = resolved.orders[key]
     first, *others = orders
     for other in others:
         what = f"rank {orders[first]} has the group as {ranks_text(first)}, rank {orders[other]} as {ranks_text(other)}"
-        found.differences.append(
+        resolved.differences.append(
             Difference(DifferenceKind.GROUP, what, ranks_text(key), (orders[first], orders[other]))
         )
     have = {rank for rank, _ in members}
@@ -186,9 +188,9 @@ def _group(found: _Found, key: Ranks, members: tuple[tuple[int, str], ...], trac
     return Group(label, first, members, lacking, missing)
 
 
-def _paired(found: _Found, key: Ranks) -> Iterable[tuple[tuple[int, str], ...]]:
+def _paired(resolved: _Resolved, key: Ranks) -> Iterable[tuple[tuple[int, str], ...]]:
     """Names of several ranks for the groups of the same ranks, put together."""
-    names = found.by_ranks[key]
+    names = resolved.by_ranks[key]
     common = [name for name in next(iter(names.values())) if all(name in own for own in names.values())]
     for name in common:
         yield tuple((rank, name) for rank in sorted(names))
@@ -196,6 +198,6 @@ def _paired(found: _Found, key: Ranks) -> Iterable[tuple[tuple[int, str], ...]]:
     most = max(map(len, rest.values()))
     if max(map(len, names.values())) > 1 and sum(map(bool, rest.values())) > 1:
         text = f"groups of {ranks_text(key)} with other names on other ranks are the same in the order of their names"
-        found.assumed.setdefault(text)
+        resolved.assumed.setdefault(text)
     for place in range(most):
         yield tuple((rank, rest[rank][place]) for rank in sorted(rest) if place < len(rest[rank]))

@@ -40,17 +40,17 @@ def families(names: Iterable[str], told: Mapping[str, int] | None = None) -> dic
     told: ranks that files themselves tell; they win over names. Raises OptionError when two names of a family are
     one rank.
     """
-    found: dict[str, dict[int, str]] = {}
+    by_family: dict[str, dict[int, str]] = {}
     for name in names:
         read = rank_in(name)
         rank = (told or {}).get(name, read[1] if read is not None else None)
         if rank is None:
             continue
-        family = found.setdefault(read[0] if read is not None else BY_HEADER, {})
+        family = by_family.setdefault(read[0] if read is not None else BY_HEADER, {})
         if rank in family:
             raise OptionError(f"'{family[rank]}' and '{name}' are both rank {rank}", hint="name each rank once")
         family[rank] = name
-    return found
+    return by_family
 
 
 def in_order(names: Iterable[str], told: Mapping[str, int] | None = None) -> dict[int, str]:

@@ -52,12 +52,12 @@ class Colours:
     def of_launches(self, rank: int, trace: Trace) -> list[int]:
         """The collective, up to colour, that each launch of a rank takes part in."""
         counts: dict[str, int] = {}
-        found = []
+        collectives = []
         for launch in trace.launches:
             place = counts.get(launch.group, 0)
             counts[launch.group] = place + 1
-            found.append(self.first[self.groups[self.known.of[rank, launch.group]]] + place)
-        return found
+            collectives.append(self.first[self.groups[self.known.of[rank, launch.group]]] + place)
+        return collectives
 
     def member(self, rank: int, group: str, colour: int, name: str) -> int:
         """The first rank of a colour that calls ``name`` what ``rank`` calls ``group``."""
@@ -108,7 +108,7 @@ def colour(traces: Mapping[int, Trace], known: Groups, sequences: Sequences) -> 
 def _numbered(keys: Mapping[int, Any]) -> dict[int, int]:
     """Small numbers for equal keys, by first appearance."""
     numbers: dict[Any, int] = {}
-    return {each: numbers.setdefault(key, len(numbers)) for each, key in keys.items()}
+    return {rank: numbers.setdefault(key, len(numbers)) for rank, key in keys.items()}
 
 
 class Hop(NamedTuple):
@@ -127,7 +127,7 @@ class _Steps:
 
     of: tuple[int | None, ...]
     blocked: Mapping[int, int]
-    made: Mapping[int, int]
+    launches: Mapping[int, int]
     over: Mapping[int, int]
 
 
@@ -170,20 +170,20 @@ def _steps(colours: Colours, traces: Mapping[int, Trace], colour: int, certain: 
     collectives = colours.of_launches(rank, traces[rank])
     of: list[int | None] = []
     blocked: dict[int, int] = {}
-    made: dict[int, int] = {}
+    launches: dict[int, int] = {}
     over: dict[int, int] = {}
     for step in traces[rank].steps:
         at = len(of)
         launch = step if step >= 0 else ~step
         if step >= 0:
-            made[at] = launch
+            launches[at] = launch
             of.append(collectives[launch])
             if not certain:
                 blocked[at + 1], over[at + 1] = collectives[launch], launch
         elif certain:
             blocked[at], over[at] = collectives[launch], launch
             of.append(None)
-    return _Steps((*of, None), blocked, made, over)
+    return _Steps((*of, None), blocked, launches, over)
 
 
 def _stuck(web: _Web) -> set[Point]:
@@ -204,10 +204,10 @@ def _stuck(web: _Web) -> set[Point]:
         if collective is not None:
             open_launches[collective] -= 1
             freed += web.blocked[collective] if open_launches[collective] == 0 else ()
-        for each in freed:
-            needs[each] -= 1
-            if needs[each] == 0:
-                ready.append(each)
+        for successor in freed:
+            needs[successor] -= 1
+            if needs[successor] == 0:
+                ready.append(successor)
     return set(needs)
 
 
@@ -252,12 +252,12 @@ def _on_ranks(colours: Colours, traces: Mapping[int, Trace], web: _Web, way: Seq
         need = way[at]
         group = traces[rank].launches[web.steps[need.colour].over[need.step]].group
         other, step = need.point
-        name = traces[colours.examples[other]].launches[web.steps[other].made[step]].group
+        name = traces[colours.examples[other]].launches[web.steps[other].launches[step]].group
         rank, at = colours.member(rank, group, other, name), (at + 1) % len(way)
     hops = []
     for place, member in ranks[seen[at, rank] :]:
         own = web.steps[way[place].colour]
-        hops.append(Hop(member, own.over[way[place].step], own.made[way[place - 1].point[1]]))
+        hops.append(Hop(member, own.over[way[place].step], own.launches[way[place - 1].point[1]]))
     # Told from its lowest hop on, so that the same circle always reads the same.
     lowest = hops.index(min(hops))
     return tuple(reversed([*hops[lowest + 1 :], *hops[: lowest + 1]]))

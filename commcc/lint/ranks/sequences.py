@@ -103,15 +103,15 @@ def compare(group: Group, sequences: Sequences) -> tuple[list[GroupDifference], 
     members = [*group.members, *((rank, NOBODY) for rank in group.lacking)]
     kinds = _alike(members, lambda member: sequences.of(*member).same)
     first, *others = kinds
-    found = [each for other in others if (each := _differs(group, sequences, first[0], other)) is not None]
-    if not found:
-        found = _mixed(group, sequences, members)
+    mismatches = [mismatch for other in others if (mismatch := _differs(group, sequences, first[0], other)) is not None]
+    if not mismatches:
+        mismatches = _mixed(group, sequences, members)
     for alike in kinds:  # one member of each kind is asked
         unknown = [launch for launch in _launches(sequences, alike[0]) if not launch.sent.whole]
         if unknown:
             what = f"{plural(len(unknown), 'launch')} of a size or dtype known only at run time"
-            return found, [f"{what} ('{unknown[0].node}' first)"]
-    return found, []
+            return mismatches, [f"{what} ('{unknown[0].node}' first)"]
+    return mismatches, []
 
 
 def _alike(members: Sequence[Member], key: Callable[[Member], int]) -> list[list[Member]]:
@@ -268,9 +268,9 @@ def compare_splits(group: Group, sequences: Sequences) -> tuple[list[GroupDiffer
         if rows is None:
             unknown.append(launch.node)
             continue
-        found = _unexpected(group, rows, at)
-        if found is not None:
-            return [found], []
+        mismatch = _unexpected(group, rows, at)
+        if mismatch is not None:
+            return [mismatch], []
     if not unknown:
         return [], []
     return [], [

@@ -22,29 +22,29 @@ _MORE = 5
 _MOST_PARTS = 6
 
 
-def text(found: Agreement) -> str:
+def text(agreement: Agreement) -> str:
     """All that is known, for people."""
     seen = (
-        f"{plural(found.ranks, 'rank')} ({plural(found.programs, 'different program')}), "
-        f"{plural(found.groups, 'process group')}, {plural(found.launches, 'launch')}"
+        f"{plural(agreement.ranks, 'rank')} ({plural(agreement.programs, 'different program')}), "
+        f"{plural(agreement.groups, 'process group')}, {plural(agreement.launches, 'launch')}"
     )
-    what = seen if found.status is Status.AGREE else f"nothing wrong found, but not all is known [{seen}]"
-    if found.first is not None:
-        what = f"{found.first.what} [{seen}]"
-    lines = [f"{str(found.status).upper()}: {what}"]
-    if found.first is not None:
-        lines += block(found.first)
-        rest = found.differences[1:]
-        lines += [f"also: {each.what}" for each in rest[:_MORE]]
+    what = seen if agreement.status is Status.AGREE else f"nothing wrong found, but not all is known [{seen}]"
+    if agreement.first is not None:
+        what = f"{agreement.first.what} [{seen}]"
+    lines = [f"{str(agreement.status).upper()}: {what}"]
+    if agreement.first is not None:
+        lines += block(agreement.first)
+        rest = agreement.differences[1:]
+        lines += [f"also: {difference.what}" for difference in rest[:_MORE]]
         lines += [f"also: {plural(len(rest) - _MORE, 'further difference')}"] if len(rest) > _MORE else []
-    lines += [f"not known: {reason}" for reason in found.reasons]
-    lines += [f"taken for granted: {assumption}" for assumption in found.assumed]
+    lines += [f"not known: {reason}" for reason in agreement.reasons]
+    lines += [f"taken for granted: {assumption}" for assumption in agreement.assumed]
     return "\n".join(lines)
 
 
 def block(difference: Difference) -> list[str]:
     """Details and both neighbourhoods."""
-    lines = [f"  {each}" for each in difference.details]
+    lines = [f"  {detail}" for detail in difference.details]
     for around in difference.around:
         lines.append(f"  {around.title}")
         lines += [f"    {'>' if marked else ' '} {line}" for marked, line in around.lines]
@@ -62,8 +62,8 @@ def neighbourhood(
     centres = list(marked) if marked else [missing_at or 0]
     shown = sorted({i for at in centres for i in range(at - around, at + around + 1) if 0 <= i < len(trace.launches)})
     rows = [
-        (f"'{each.group}'", sent_text(each), each.node, each.module or "", each.source or "")
-        for each in (trace.launches[i] for i in shown)
+        (f"'{launch.group}'", sent_text(launch), launch.node, launch.module or "", launch.source or "")
+        for launch in (trace.launches[i] for i in shown)
     ]
     widths = [max((len(row[column]) for row in rows), default=0) for column in range(4)]
     lines: list[tuple[bool, str]] = []
@@ -130,8 +130,8 @@ def argument_text(sent: Sent, name: str) -> str:
     """One field of :class:`Sent` as text."""
     value = getattr(sent, name)
     if name == "others":
-        return ", ".join(f"{key}={each}" for key, each in value) or "none"
+        return ", ".join(f"{key}={item}" for key, item in value) or "none"
     if name in ("dtypes", "counts"):
-        texts = [f"{each:,}" if isinstance(each, int) else str(each) for each in value]
+        texts = [f"{item:,}" if isinstance(item, int) else str(item) for item in value]
         return texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
     return str(value)

@@ -128,7 +128,7 @@ def _numbers(sizes: Any, row: int | None) -> tuple[int, ...] | None:
 
 def _meanings(nodes: Sequence[fx.Node]) -> dict[fx.Node, str]:
     """A digest for every node."""
-    found: dict[fx.Node, str] = {}
+    digests: dict[fx.Node, str] = {}
     inputs = 0
     for node in nodes:
         if node.op == "placeholder":
@@ -136,14 +136,16 @@ def _meanings(nodes: Sequence[fx.Node]) -> dict[fx.Node, str]:
         elif node.op == "call_function":
             names = ops.argument_names(node.target)
             group = {i for i, name in enumerate(names) if name in _GROUPS} if len(names) >= len(node.args) else set()
-            given = [_text(value, found) for i, value in enumerate(node.args) if i not in group]
-            given += [f"{key}={_text(each, found)}" for key, each in sorted(node.kwargs.items()) if key not in _GROUPS]
+            given = [_text(value, digests) for i, value in enumerate(node.args) if i not in group]
+            given += [
+                f"{key}={_text(operand, digests)}" for key, operand in sorted(node.kwargs.items()) if key not in _GROUPS
+            ]
             overload = getattr(node.target, "_overloadname", "")
             text = f"{ops.op_name(node.target)}.{overload}({', '.join(given)})"
         else:
             text = f"{node.op} {node.target}"
-        found[node] = _digest(text)
-    return found
+        digests[node] = _digest(text)
+    return digests
 
 
 def _sent_by(node: fx.Node, argument: str, known: dict[fx.Node, str]) -> str:
@@ -159,9 +161,9 @@ def _text(value: Any, known: dict[fx.Node, str]) -> str:
     if isinstance(value, fx.Node):
         return f"%{known[value]}"
     if isinstance(value, (list, tuple)):
-        return f"[{', '.join(_text(each, known) for each in value)}]"
+        return f"[{', '.join(_text(item, known) for item in value)}]"
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{key}: {_text(each, known)}' for key, each in value.items())}}}"
+        return f"{{{', '.join(f'{key}: {_text(item, known)}' for key, item in value.items())}}}"
     if isinstance(value, torch.device):
         return value.type
     if isinstance(value, str):

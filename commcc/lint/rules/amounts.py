@@ -62,7 +62,7 @@ def collective_count(subject: Subject, options: CountOptions) -> Iterator[Findin
 def collective_bytes(subject: Subject, options: BytesOptions) -> Iterator[Finding]:
     """Kinds and roles with too many bytes."""
     remedy = "commcc inspect --all lists all of them"
-    return _amounts(subject, options.max or {}, BYTES, lambda each: each.wire_bytes, remedy)
+    return _amounts(subject, options.max or {}, BYTES, lambda collective: collective.wire_bytes, remedy)
 
 
 def _amounts(
@@ -73,15 +73,15 @@ def _amounts(
     remedy: str,
 ) -> Iterator[Finding]:
     for selector, limit in limits.items():
-        chosen = [each for each in subject.ident.collectives if _selected(each, selector)]
+        chosen = [collective for collective in subject.ident.collectives if _selected(collective, selector)]
         measured = sum(map(amount, chosen))
-        unsized = [each for each in chosen if each.unknown] if quantity is BYTES else []
+        unsized = [collective for collective in chosen if collective.unknown] if quantity is BYTES else []
         if measured <= limit:
             if unsized:
                 yield Finding(
                     f"{quantity.show(measured)} by {_noun(selector)} at least, and nobody knows whether that is within "
                     f"{quantity.show(limit)}: sizes of {len(unsized):,} are unknown",
-                    subject.spots(*(each.launch for each in unsized[:_NAMED])),
+                    subject.spots(*(collective.launch for collective in unsized[:_NAMED])),
                     measured=measured,
                     limit=limit,
                     unit=quantity.unit,
@@ -89,11 +89,11 @@ def _amounts(
                     remedy=subject.index.size_remedy,
                 )
             continue
-        largest = sorted(chosen, key=lambda each: (-each.wire_bytes, each.launch))[:_NAMED]
+        largest = sorted(chosen, key=lambda collective: (-collective.wire_bytes, collective.launch))[:_NAMED]
         noun = _noun(selector) if quantity is COUNT else f"by {_noun(selector)}"
         yield Finding(
             f"{quantity.show(measured)} {noun}, more than {quantity.show(limit)}",
-            subject.spots(*(each.launch for each in largest)),
+            subject.spots(*(collective.launch for collective in largest)),
             measured=measured,
             limit=limit,
             unit=quantity.unit,
@@ -110,11 +110,11 @@ def _noun(selector: str) -> str:
     return f"{kind} launches for {role}" if role else f"{kind} launches"
 
 
-def _selected(each: Collective, selector: str) -> bool:
+def _selected(collective: Collective, selector: str) -> bool:
     kind, _, role = selector.partition("/")
     if role:
-        return str(each.kind) == kind and str(each.role) == role
-    return selector in (TOTAL, str(each.kind), str(each.role))
+        return str(collective.kind) == kind and str(collective.role) == role
+    return selector in (TOTAL, str(collective.kind), str(collective.role))
 
 
 def max_consecutive(subject: Subject, options: RunOptions) -> Iterator[Finding]:
@@ -181,13 +181,13 @@ def topological_span(subject: Subject, options: SpanOptions) -> Iterator[Finding
 
 def _spans(provenance: tuple[dict[str, Any], ...]) -> dict[frozenset[str], int]:
     """Spans of buckets by their members, from what the passes stored; whatever has another form is left out."""
-    found: dict[frozenset[str], int] = {}
+    span_of: dict[frozenset[str], int] = {}
     for entry in provenance:
         spans = entry.get("spans") if isinstance(entry.get("spans"), list) else []
-        for each in spans or ():
-            if isinstance(each, dict) and isinstance(each.get("members"), list) and type(each.get("span")) is int:
-                found[frozenset(map(str, each["members"]))] = each["span"]
-    return found
+        for bucket in spans or ():
+            if isinstance(bucket, dict) and isinstance(bucket.get("members"), list) and type(bucket.get("span")) is int:
+                span_of[frozenset(map(str, bucket["members"]))] = bucket["span"]
+    return span_of
 
 
 AMOUNTS = (

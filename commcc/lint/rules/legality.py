@@ -110,11 +110,11 @@ def write_in_flight(subject: Subject, options: NoOptions) -> Iterator[Finding]:
                 )
         if launched and index.launches[node].waits:
             facts = index.launches[node]
-            for storage in {s for each in (node, *facts.inputs, *facts.writes_to) for s in index.storages[each]}:
+            for storage in {s for operand in (node, *facts.inputs, *facts.writes_to) for s in index.storages[operand]}:
                 busy[storage].append(node)
         elif node in index.wait_of:
             for launches in busy.values():
-                launches[:] = [each for each in launches if each != index.wait_of[node]]
+                launches[:] = [pending for pending in launches if pending != index.wait_of[node]]
 
 
 def never_waited(subject: Subject, options: NoOptions) -> Iterator[Finding]:

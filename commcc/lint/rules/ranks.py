@@ -58,14 +58,14 @@ def rank_agreement(graphs: Sequence[Kept], options: RankAgreement) -> Iterator[F
     from commcc.lint.ranks import agree_on
     from commcc.lint.ranks.naming import families, in_order
 
-    by_name = {each.graph: each for each in graphs}
-    told = {each.graph: each.rank for each in graphs if each.rank is not None}
+    by_name = {graph.graph: graph for graph in graphs}
+    told = {graph.graph: graph.rank for graph in graphs if graph.rank is not None}
     try:
-        found = {"": in_order(by_name, told)} if options.ranks == ALL else families(by_name, told)
+        by_family = {"": in_order(by_name, told)} if options.ranks == ALL else families(by_name, told)
     except OptionError as error:
         yield Finding(error.what, remedy=error.hint or "", severity=Severity.WARNING)
         return
-    for family, names in found.items():
+    for family, names in by_family.items():
         if len(names) > 1:
             traces = {rank: by_name[name].trace for rank, name in names.items()}
             yield from _findings(agree_on(traces, int(options.around or 0)), family, names)
@@ -87,9 +87,9 @@ def _findings(agreement: Agreement, family: str, names: Mapping[int, str]) -> It
         )
     if agreement.reasons:
         decided = "more cannot be decided" if agreement.status is Status.DISAGREE else "nothing wrong, but not proved"
-        some = (*agreement.reasons, *(f"taken for granted: {each}" for each in agreement.assumed))
+        some = (*agreement.reasons, *(f"taken for granted: {text}" for text in agreement.assumed))
         what = f"{of}{agreement.ranks} ranks: {decided}: {some[0]}"
-        yield Finding(what, severity=Severity.INFO, details=tuple(f"  {each}" for each in some[1:]))
+        yield Finding(what, severity=Severity.INFO, details=tuple(f"  {text}" for text in some[1:]))
 
 
 def _spots(difference: Difference, names: Mapping[int, str]) -> tuple[Spot, ...]:

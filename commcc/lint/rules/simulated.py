@@ -139,8 +139,8 @@ def _not_known(subject: Subject, what: str, least: int, limit: float) -> Iterato
 
 def _worst(subject: Subject) -> tuple[Spot, ...]:
     """The most exposed collectives."""
-    found = sorted(subject.prediction.timeline.exposed.items(), key=lambda each: (-each[1], each[0]))
-    return subject.spots(*(launch for launch, ns in found[:_NAMED] if ns))
+    ranked = sorted(subject.prediction.timeline.exposed.items(), key=lambda pair: (-pair[1], pair[0]))
+    return subject.spots(*(launch for launch, ns in ranked[:_NAMED] if ns))
 
 
 def _over(

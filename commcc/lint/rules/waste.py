@@ -81,20 +81,20 @@ def small_collectives(subject: Subject, options: SmallOptions) -> Iterator[Findi
     groups = frozenset(group.name for group in subject.ident.groups)
     taken, _ = eligible(subject.index, subject.ident, groups)
     alike: dict[tuple[str, ...], list[Collective]] = defaultdict(list)
-    for each in taken:
-        if size_of(each) < options.below:
-            alike[key_of(each, False)].append(each)
-    for found in alike.values():
-        if len(found) < max(options.least, 1):
+    for collective in taken:
+        if size_of(collective) < options.below:
+            alike[key_of(collective, False)].append(collective)
+    for members in alike.values():
+        if len(members) < max(options.least, 1):
             continue
-        first, total = found[0], sum(map(size_of, found))
+        first, total = members[0], sum(map(size_of, members))
         yield Finding(
-            f"{len(found):,} {first.kind} launches on group {first.group} ({first.dtype}) are smaller than "
+            f"{len(members):,} {first.kind} launches on group {first.group} ({first.dtype}) are smaller than "
             f"{BYTES.show(options.below)}, {BYTES.show(total)} together",
-            subject.spots(*(each.launch for each in found[:_NAMED])),
-            measured=len(found),
+            subject.spots(*(collective.launch for collective in members[:_NAMED])),
+            measured=len(members),
             limit=options.least - 1,
-            weight=len(found),
+            weight=len(members),
             remedy="merge them with commcc bucket",
         )
 
@@ -112,17 +112,17 @@ def duplicated_gathers(subject: Subject, options: DuplicateOptions) -> Iterator[
     budget = "auto" if options.room is None else (subject.memory.peak_bytes + options.room) / GIB
     dedup, context = Dedup(max_topo_span=span, memory_budget=budget), PlanContext(subject.program, index, subject.ident)
     removal = dedup.plan(context).rewrite
-    for each in removal.duplicates if isinstance(removal, Removal) else ():
-        collective = subject.ident.by_launch[each.keep]
+    for duplicate in removal.duplicates if isinstance(removal, Removal) else ():
+        collective = subject.ident.by_launch[duplicate.keep]
         parameter = "one value" if collective.anchor is None else f"'{index.names[collective.anchor]}'"
-        times = f"{1 + len(each.drop)} times"
+        times = f"{1 + len(duplicate.drop)} times"
         yield Finding(
-            f"{parameter} is gathered {times} on group {collective.group}, {BYTES.show(each.bytes)} each time: first "
-            f"by '{index.names[each.keep]}'",
-            subject.spots(each.drop[0], each.keep, *each.drop[1:_NAMED]),
-            measured=1 + len(each.drop),
+            f"{parameter} is gathered {times} on group {collective.group}, {BYTES.show(duplicate.bytes)} each time: "
+            f"first by '{index.names[duplicate.keep]}'",
+            subject.spots(duplicate.drop[0], duplicate.keep, *duplicate.drop[1:_NAMED]),
+            measured=1 + len(duplicate.drop),
             limit=1,
-            weight=each.bytes * len(each.drop),
+            weight=duplicate.bytes * len(duplicate.drop),
             remedy="let one gather serve all with commcc dedup",
         )
 
@@ -134,7 +134,7 @@ def _dedup(options: DuplicateOptions) -> str:
 
 def doubled_waits(subject: Subject, _options: NoOptions) -> Iterator[Finding]:
     """All waits for results of waits, as one finding."""
-    waits = [each.node for each in subject.removable.same]
+    waits = [wait.node for wait in subject.removable.same]
     if waits:
         yield Finding(
             f"{plural(len(waits), 'wait')} for what was waited for already",
@@ -167,23 +167,24 @@ def wait_after_launch(subject: Subject, options: WaitOptions) -> Iterator[Findin
     index = subject.index
     before = _work_before(subject)
     exposed = subject.seen.prediction.timeline.exposed if subject.seen.prediction is not None else {}
-    for each in subject.ident.collectives:
-        if not each.waits or max(each.input_bytes, each.output_bytes) < options.above:
+    for collective in subject.ident.collectives:
+        if not collective.waits or max(collective.input_bytes, collective.output_bytes) < options.above:
             continue
-        wait = min(each.waits)
-        between = before[wait] - before[each.launch]
+        wait = min(collective.waits)
+        between = before[wait] - before[collective.launch]
         if between >= options.least:
             continue
-        ns = exposed.get(each.launch)
+        ns = exposed.get(collective.launch)
         cost = "" if ns is None else f", {show(ns, 'ns')} exposed"
         what = "nothing runs" if not between else f"only {between} ops run"
         yield Finding(
-            f"{what} between '{index.names[each.launch]}' and its wait '{index.names[wait]}' ({each.kind} for "
-            f"{each.role}, {least_size(each.wire_bytes, each.unknown, brief=True)} on the wire{cost})",
-            subject.spots(each.launch, wait),
+            f"{what} between '{index.names[collective.launch]}' and its wait '{index.names[wait]}' ({collective.kind} "
+            f"for {collective.role}, {least_size(collective.wire_bytes, collective.unknown, brief=True)} on the wire"
+            f"{cost})",
+            subject.spots(collective.launch, wait),
             measured=between,
             limit=options.least,
-            weight=each.wire_bytes if ns is None else ns,
+            weight=collective.wire_bytes if ns is None else ns,
             remedy="commcc reorder finds compute to put between; commcc explain says what holds it",
         )
 
@@ -215,12 +216,12 @@ def module_plan(subject: Subject, options: ModuleOptions) -> Iterator[Finding]:
     assert isinstance(report, BucketReport)
     assert isinstance(report.own, ModuleReport)
     for name in report.own.uncovered:
-        each = subject.ident.by_launch[subject.index.position[name]]
-        served = "a module that is not known" if each.module is None else f"module '{each.module}'"
+        collective = subject.ident.by_launch[subject.index.position[name]]
+        served = "a module that is not known" if collective.module is None else f"module '{collective.module}'"
         yield Finding(
-            f"'{name}' ({each.kind} for {each.role}) serves {served}, which the module plan does not cover",
-            subject.spots(each.launch),
-            weight=each.wire_bytes,
+            f"'{name}' ({collective.kind} for {collective.role}) serves {served}, which the module plan does not cover",
+            subject.spots(collective.launch),
+            weight=collective.wire_bytes,
             remedy="add the module to the plan",
         )
 

@@ -65,7 +65,7 @@ class Compared:
 
 
 @dataclass(frozen=True)
-class CollectiveBeside:
+class CollectiveForecast:
     """One collective. transfer: time on its group's stream. exposed: time that the rank stood still for it.
 
     unknown: a size of what it sends has no number, so that bytes are those that are known.
@@ -92,7 +92,7 @@ class CollectiveBeside:
 
 
 @dataclass(frozen=True)
-class KindBeside:
+class KindForecast:
     """All collectives of a kind whose time was measured. count: those; of: all there are."""
 
     kind: Kind
@@ -123,8 +123,8 @@ class Forecast:
     communication: Compared
     late: Compared
     hidden_share: Compared
-    kinds: tuple[KindBeside, ...]
-    collectives: tuple[CollectiveBeside, ...]
+    kinds: tuple[KindForecast, ...]
+    collectives: tuple[CollectiveForecast, ...]
 
     @property
     def typical_error(self) -> float | None:
@@ -174,12 +174,12 @@ def forecast(
     )
 
 
-def _collective(index: GraphIndex, prediction: Prediction, times: NodeTimes, node: int) -> CollectiveBeside:
+def _collective(index: GraphIndex, prediction: Prediction, times: NodeTimes, node: int) -> CollectiveForecast:
     launch, name = index.launches[node], index.names[node]
     waits = [index.names[wait] for wait in launch.waits] or [name]
     waited = [times.waits[wait] for wait in waits if wait in times.waits]
     tensors = [index.tensors[i] for i in launch.inputs]
-    return CollectiveBeside(
+    return CollectiveForecast(
         name,
         launch.kind,
         launch.group,
@@ -190,13 +190,13 @@ def _collective(index: GraphIndex, prediction: Prediction, times: NodeTimes, nod
     )
 
 
-def _kinds(collectives: Iterable[CollectiveBeside]) -> Iterable[KindBeside]:
-    by_kind: dict[Kind, list[CollectiveBeside]] = {}
+def _kinds(collectives: Iterable[CollectiveForecast]) -> Iterable[KindForecast]:
+    by_kind: dict[Kind, list[CollectiveForecast]] = {}
     for collective in collectives:
         by_kind.setdefault(collective.kind, []).append(collective)
     for kind, of_kind in sorted(by_kind.items()):
         known = [collective for collective in of_kind if collective.transfer.measured is not None]
-        yield KindBeside(
+        yield KindForecast(
             kind,
             len(known),
             len(of_kind),

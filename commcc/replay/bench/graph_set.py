@@ -13,7 +13,7 @@ Every rank makes the same set from the same files and settings. Results of compi
 Inductor keeps intermediate results of what it fuses in more digits, so they are compared within the rounding of the
 least precise numbers in the graph.
 
-Limits: whether a CUDA device has room is asked by the process that runs on it, since asking takes memory there.
+Limits: whether a CUDA device has headroom is asked by the process that runs on it, since asking takes memory there.
 """
 
 from __future__ import annotations
@@ -154,9 +154,9 @@ def make_set(programs: Sequence[Program], settings: BenchSettings) -> GraphSet:
         prepare(program, hints=settings.hints, device=settings.device, imported=imported) for program in programs
     )
     first = prepared[0]
-    for number, each in enumerate(prepared[1:], 2):
-        match_inputs(first, each, ("graph 1", f"graph {number}"))
-    layout = make_layout([(each.program, each.index) for each in prepared], settings.ranks, settings.groups)
+    for number, graph in enumerate(prepared[1:], 2):
+        match_inputs(first, graph, ("graph 1", f"graph {number}"))
+    layout = make_layout([(graph.program, graph.index) for graph in prepared], settings.ranks, settings.groups)
     maker = InputMaker(first, identify(first.index), layout, settings.seed, settings.hints)
     return GraphSet(prepared, layout, maker)
 

@@ -65,7 +65,7 @@ class Receive:
     @property
     def nbytes(self) -> tuple[int, int]:
         """Bytes that leave and that arrive."""
-        return sum(each.nbytes for each in self.sent), sum(each.nbytes for each in self.results)
+        return sum(tensor.nbytes for tensor in self.sent), sum(tensor.nbytes for tensor in self.results)
 
 
 def receive(fact: CollectiveOp, call: dict[str, Any], peers: Peers) -> Receive:
@@ -155,7 +155,7 @@ def _exchanged(tensor: Tensor, call: dict[str, Any], peers: Peers) -> Filled:
     which = _repeated(rows, tuple(coming), tensor.device)
     # PyTorch can only copy numbers of one byte (float8): they have no kernel that picks rows.
     opaque = tensor.dtype.itemsize == 1 and tensor.dtype.is_floating_point
-    source, target = (each.view(torch.uint8) if opaque else each for each in (chunk, result))
+    source, target = (part.view(torch.uint8) if opaque else part for part in (chunk, result))
     return result, partial(torch.index_select, source, 0, which, out=target)
 
 

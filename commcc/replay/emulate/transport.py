@@ -262,7 +262,7 @@ class Transport:
 
     def _join(self) -> None:
         """Wait for what is still on its way."""
-        flights = [flight for each in self._flights.values() for flight in each]
+        flights = [flight for pending in self._flights.values() for flight in pending]
         self._flights.clear()
         for flight in flights:
             flight.wait()

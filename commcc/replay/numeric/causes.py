@@ -177,7 +177,7 @@ def first_difference(pair: Pair, seed: int) -> str | None:
 
 def _why(pair: Pair, step: Step) -> str:
     """What a node uses that its namesake in BEFORE does not use."""
-    namesake = next(each.node for each in pair.old.steps if each.name == step.name)
+    namesake = next(old_step.node for old_step in pair.old.steps if old_step.name == step.name)
     there = [node.name for node in namesake.all_input_nodes]
     other = [(new.name, old) for new, old in zip(step.node.all_input_nodes, there, strict=False) if new.name != old]
     if other:

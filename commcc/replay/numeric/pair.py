@@ -95,9 +95,11 @@ def own_inputs(of: Prepared, rank_inputs: Mapping[str, Any]) -> dict[str, Any]:
 def make_pair(before: Program, after: Program, settings: Settings) -> Pair:
     """Prepare both programs; raises :class:`CommccError` for what cannot be run."""
     imported = imported_ops(settings.imports)
-    old, new = (prepare(each, wide=settings.wide, hints=settings.hints, imported=imported) for each in (before, after))
+    old, new = (
+        prepare(program, wide=settings.wide, hints=settings.hints, imported=imported) for program in (before, after)
+    )
     match_inputs(old, new, ("BEFORE", "AFTER"))
-    layout = make_layout([(each.program, each.index) for each in (old, new)], settings.ranks, settings.groups)
+    layout = make_layout([(side.program, side.index) for side in (old, new)], settings.ranks, settings.groups)
     maker = InputMaker(old, identify(old.index), layout, settings.seed, settings.hints, positive=settings.positive)
     return pair_of(old, new, layout, maker)
 

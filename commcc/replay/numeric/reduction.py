@@ -61,7 +61,7 @@ def asked(before: Program, after: Program, run: Run) -> Opinion:
     """Both opinions. Raises :class:`CommccError` where the graphs cannot be run."""
     verdict = verify(before, after)
     numeric = run(before, after)
-    named = [each.node for each in (*verdict.findings, *verdict.unproved)]
+    named = [finding.node for finding in (*verdict.findings, *verdict.unproved)]
     # The nearest to where values part come first.
     parted = [name for value in numeric.values for name in (*reversed(value.producers), value.node)]
     return Opinion(verdict.status, numeric.status, tuple(dict.fromkeys((*named[:3], *parted))))

@@ -85,15 +85,15 @@ def _verify_once(before: Program, after: Program, settings: Settings) -> Numeric
     return _of_given_constants(pair, _numeric(pair, settings, ran, time.perf_counter() - started))
 
 
-def _of_given_constants(pair: Pair, found: Numeric) -> Numeric:
+def _of_given_constants(pair: Pair, numeric: Numeric) -> Numeric:
     """The verdict where both programs ran on constants that they may not have: nobody knows whether these are alike."""
     given = sorted({*pair.old.given, *pair.new.given})
     if not given:
-        return found
+        return numeric
     few = f"{plural(len(given), 'constant')} of which no file has the values ({', '.join(given[:3])})"
     said = f"{few}: both graphs ran on the same synthetic ones, and nobody knows whether they have the same"
-    status = found.status if found.status == DIFFERENT else INCONCLUSIVE
-    return replace(found, status=status, notes=(*found.notes, said))
+    status = numeric.status if numeric.status == DIFFERENT else INCONCLUSIVE
+    return replace(numeric, status=status, notes=(*numeric.notes, said))
 
 
 def judge_real(pair: Pair, settings: Settings, gaps: list[RankGaps]) -> Numeric:
@@ -112,7 +112,7 @@ class _Ran(NamedTuple):
 def _numeric(pair: Pair, settings: Settings, ran: _Ran, seconds: float) -> Numeric:
     ranks = ran.gaps
     values = Judge(settings.tolerance, Explainer(pair, settings.real)).values(ranks)
-    here = [name for each in (pair.old, pair.new) for name in each.settings.raised]
+    here = [name for side in (pair.old, pair.new) for name in side.settings.raised]
     raised = [*here, *(name for rank in ranks for name in rank.raised)]
     worst = max((value.status for value in values), key=STATUSES.index, default=EQUAL)
     status = DIFFERENT if ran.failure is not None else worst

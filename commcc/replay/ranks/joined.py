@@ -127,7 +127,7 @@ class Meeting:
             error.late = True
             raise error from None
         problems = [json.loads(answer) for answer in answers]
-        first = next((rank for rank, each in enumerate(problems) if each), None)
+        first = next((rank for rank, reported in enumerate(problems) if reported), None)
         if first is None:
             return
         if problem is not None and problems[first] == mine:

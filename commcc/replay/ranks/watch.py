@@ -203,7 +203,7 @@ def rank_processes(folder: Path) -> dict[int, tuple[int, str]]:
             state = (process / "stat").read_text(errors="replace").rpartition(")")[2].split()[0]
             if last == os.fsencode(folder) and state != "Z":
                 variables = (process / "environ").read_bytes().split(b"\0")
-                rank = next(each for each in variables if each.startswith(b"RANK="))
+                rank = next(variable for variable in variables if variable.startswith(b"RANK="))
                 result[int(rank[len(b"RANK=") :])] = int(pid), state
     return result
 

@@ -144,7 +144,7 @@ class Nodes:
         self._called.add(path)
         leading, rest = self._leading(inside[:-1])
         following = [*tree.args[len(leading) :], *tree.keywords]
-        names = {part.id for each in following for part in ast.walk(each) if isinstance(part, ast.Name)}
+        names = {part.id for argument in following for part in ast.walk(argument) if isinstance(part, ast.Name)}
         if names <= _RESERVED:
             self._constants[rest] = (args[len(leading) :], kwargs)
 

@@ -99,7 +99,7 @@ class Sizes:
 
     def __init__(self) -> None:
         self._texts: dict[Any, str] = {}
-        self._found: dict[str, SymbolInfo] = {}
+        self._symbols: dict[str, SymbolInfo] = {}
 
     def text(self, size: object) -> str:
         if type(size) is int:
@@ -112,13 +112,13 @@ class Sizes:
                 known = self._texts[expr] = stable_text(expr, default_symbol)
             except InputError as error:
                 raise OutputError(error.what) from None
-            self._found.update(symbols_in(node.shape_env, getattr(expr, "free_symbols", ())))
+            self._symbols.update(symbols_in(node.shape_env, getattr(expr, "free_symbols", ())))
         return known
 
     def symbols(self, header: Json) -> dict[str, Json]:
         """``[lower, upper, hint]`` of every symbol; what ``header`` says about one is kept as it is."""
         known = dict(header) if isinstance(header, dict) else {}
-        written = {name: info.to_json() for name, info in self._found.items()}
+        written = {name: info.to_json() for name, info in self._symbols.items()}
         merged: dict[str, Any] = {**written, **known}
         return {name: merged[name] for name in sorted(merged, key=lambda name: (len(name), name))}
 

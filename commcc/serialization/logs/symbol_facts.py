@@ -104,9 +104,9 @@ class SymbolFacts:
         sums: list[Json] = []
         for left, right in islice(self.equal, _MOST_SUMS):
             for terms, total in ((left, right), (right, left)):
-                found = self._sum(terms, total)
-                if found is not None and any(name in names for name in found[0]):
-                    sums.append([list(found[0]), found[1]])
+                resolved = self._sum(terms, total)
+                if resolved is not None and any(name in names for name in resolved[0]):
+                    sums.append([list(resolved[0]), resolved[1]])
         return {**({"symbols": symbols} if symbols else {}), **({"sums": sums} if sums else {})}
 
     def _number(self, text: str, deep: int = 0) -> int | None:

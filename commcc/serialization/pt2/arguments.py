@@ -99,7 +99,7 @@ def _use_or_none(value: Any, scope: ReadingScope) -> Any:
     return scope.use(item["name"]) if kind == "as_tensor" else None
 
 
-def _each(reader: Callable[[Any, ReadingScope], Any]) -> Callable[[Any, ReadingScope], Any]:
+def _list_of(reader: Callable[[Any, ReadingScope], Any]) -> Callable[[Any, ReadingScope], Any]:
     return lambda values, scope: [reader(value, scope) for value in values]
 
 
@@ -111,17 +111,17 @@ _PLAIN: dict[str, type] = {"as_int": int, "as_bool": bool, "as_string": str}
 _PLAIN_LISTS: dict[str, type] = {"as_ints": int, "as_bools": bool, "as_strings": str}
 _READERS: dict[str, Callable[[Any, ReadingScope], Any]] = {
     "as_none": lambda _value, _scope: None,
-    "as_tensors": _each(_tensor),
-    "as_nested_tensors": _each(_each(_tensor)),
+    "as_tensors": _list_of(_tensor),
+    "as_nested_tensors": _list_of(_list_of(_tensor)),
     "as_optional_tensor": _use_or_none,
-    "as_optional_tensors": _each(_use_or_none),
+    "as_optional_tensors": _list_of(_use_or_none),
     "as_float": lambda value, _scope: number(value),
     "as_floats": lambda values, _scope: [number(value) for value in values],
     "as_float_lists": lambda lists, _scope: [[number(value) for value in values] for values in lists],
     "as_int_lists": lambda lists, _scope: [tuple(_checked("as_int_lists", n, int) for n in values) for values in lists],
     "as_complex": lambda value, _scope: complex(number(value["real"]), number(value["imag"])),
     **dict.fromkeys(("as_sym_int", "as_sym_float", "as_sym_bool"), _use_or_number),
-    **dict.fromkeys(("as_sym_ints", "as_sym_floats", "as_sym_bools"), _each(_use_or_number)),
+    **dict.fromkeys(("as_sym_ints", "as_sym_floats", "as_sym_bools"), _list_of(_use_or_number)),
     "as_scalar_type": lambda value, _scope: lookup(DTYPES, value, "dtype"),
     "as_memory_format": lambda value, _scope: lookup(MEMORY_FORMATS, value, "memory format"),
     "as_layout": lambda value, _scope: lookup(LAYOUTS, value, "layout"),

@@ -136,13 +136,13 @@ def _check_context(context: Any) -> None:
 
 def unknown_containers(spec: str) -> list[str]:
     """Types of a checked tree spec that this process knows nothing of: a library registers them when it is imported."""
-    found, rest = [], [json.loads(spec)[1]]
+    unknown, rest = [], [json.loads(spec)[1]]
     while rest:
         tree = rest.pop()
         if tree["type"] is not None and tree["type"] not in pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE:
-            found.append(tree["type"])
+            unknown.append(tree["type"])
         rest += tree["children_spec"]
-    return found
+    return unknown
 
 
 def lost_convention(in_spec: str, out_spec: str) -> list[str]:

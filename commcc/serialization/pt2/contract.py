@@ -98,8 +98,8 @@ def _name(spec: dict[str, Any]) -> str:
     argument = value["arg"]
     if "name" not in argument:
         _, argument = union(argument)
-    found = argument.get("name", argument.get("as_name", "")) if isinstance(argument, dict) else ""
-    return str(found)
+    name = argument.get("name", argument.get("as_name", "")) if isinstance(argument, dict) else ""
+    return str(name)
 
 
 def _misnamed(graph: fx.Graph, inputs: list[str], outputs: list[str]) -> Iterator[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""Node metadata in a ``.pt2`` file: six keys that the schema has room for, as strings, and the rest in the sidecar.
+"""Node metadata in a ``.pt2`` file: six keys that the schema has fields for, as strings, and the rest in the sidecar.
 
 Usage::
 

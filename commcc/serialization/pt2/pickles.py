@@ -98,7 +98,7 @@ def _pickle_entry(infos: list[zipfile.ZipInfo]) -> zipfile.ZipInfo:
 def _check_layout(stream: IO[bytes], size: int, infos: list[zipfile.ZipInfo]) -> None:
     """Entries must tile the file from its first byte and agree with their own headers.
 
-    Between two entries there is room for one data descriptor (24 bytes) only, and the directory ends the
+    Between two entries there is space for one data descriptor (24 bytes) only, and the directory ends the
     file, so that no second directory with another pickle can hide where another reader would find it.
     """
     if not infos or len({info.filename.casefold() for info in infos}) != len(infos):

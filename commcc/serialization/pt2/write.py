@@ -9,7 +9,7 @@ Usage::
 Ops give the names of their arguments from their schema, Python functions on numbers from their signature,
 higher-order ops give none.
 
-What the schema has no room for is taken out here and put back by the sidecar: ``getitem`` nodes, inputs
+What the schema has no field for is taken out here and put back by the sidecar: ``getitem`` nodes, inputs
 that are no tensors or numbers (device meshes), ``torch.sym_sum`` (a chain of additions), tensors held by
 ``get_attr`` nodes (inputs of their own), nested outputs (flattened).
 Limits: :class:`OutputError`, with the node's name, for what cannot be said at all; ops that are not registered
