@@ -181,7 +181,7 @@ def test_a_pass_that_makes_the_step_longer_is_dropped():
     program, model, undo, once = improved()
     passes = [*parse_pipeline("reorder"), undo]
     seen = []
-    rules = Rules(keep_if_better=True, after_each=lambda n, step, made: seen.append((n, step.dropped, made)))
+    rules = Rules(keep_if_better=True, after_step=lambda n, step, made: seen.append((n, step.dropped, made)))
     kept = run(program, passes, model=model, rules=rules)
     assert kept.last.index.names == once.last.index.names
     assert kept.steps[0].dropped is None and "the simulated step grew from" in kept.steps[1].dropped

@@ -118,7 +118,7 @@ def is_sketched(index, model, buckets, merged):
         assert graph.nodes[name].tolist() == expected.nodes[name].tolist(), name
     for name in ("preds", "users", "waits", "prepares", "feeds", "needed_by", "resized"):
         assert rows_in(graph, name) == rows_in(expected, name), name
-    for name in ("touched", "made"):  # buffers have other numbers
+    for name in ("touched", "allocated"):  # buffers have other numbers
         assert [len(row) for row in rows_in(graph, name)] == [len(set(row)) for row in rows_in(expected, name)], name
     limits = Limits(budget=live_bytes(merged[0]).peak_bytes, prefetch=20)
     found, known = (glance(each, limits, range(2)) for each in (sketch, wanted))

@@ -161,15 +161,15 @@ class _Chunker:
             self.splits[key] = self._boundary(target, args, name, vals, user, mark)
             starts = [0 if copy else val.storage_offset() for copy, val in zip(copied, vals, strict=True)]
             self.values.give(region, source, cut, starts)
-        for each in [chunk] if region.in_turn else range(len(vals)):
-            own, name = replace(mark, chunk=each), f"{source.name}_chunk_split{each}"
-            args = (self.splits[key], each)
-            piece = self._boundary("operator.getitem", args, name, vals[each], user, own)
-            if copied[each]:
-                val = self.values.like(vals[each], tuple(vals[each].shape))
+        for number in [chunk] if region.in_turn else range(len(vals)):
+            own, name = replace(mark, chunk=number), f"{source.name}_chunk_split{number}"
+            args = (self.splits[key], number)
+            piece = self._boundary("operator.getitem", args, name, vals[number], user, own)
+            if copied[number]:
+                val = self.values.like(vals[number], tuple(vals[number].shape))
                 piece = self._boundary("aten.clone.default", (piece,), f"{name}_contiguous", val, user, own)
                 piece.kwargs = {"memory_format": torch.contiguous_format}
-            self.clones[region.root][each][source] = piece
+            self.clones[region.root][number][source] = piece
 
     def _join(self, node: fx.Node, region: ChunkedRegion, join: Join) -> None:
         parts = [clones[node] for clones in self.clones[region.root]]
@@ -188,8 +188,8 @@ class _Chunker:
                 shape = [*whole.shape]
                 blocked = [*shape[: join.dim], join.blocks, shape[join.dim] // join.blocks, *shape[dim:]]
                 joined = self.values.like(whole, tuple(blocked))
-                beside = self._boundary("aten.cat.default", args, f"{name}_blocks", joined, node, mark)
-                self.env[node] = self._boundary("aten.reshape.default", (beside, shape), name, val, node, mark)
+                concatenated = self._boundary("aten.cat.default", args, f"{name}_blocks", joined, node, mark)
+                self.env[node] = self._boundary("aten.reshape.default", (concatenated, shape), name, val, node, mark)
                 return
             self.env[node] = self._boundary("aten.cat.default", args, name, val, node, mark)
         else:

@@ -196,7 +196,7 @@ class _Work:
         """What must come before a node of the copy for a reason other than data: writes to memory, effects."""
         if self._held is None:
             index = build_index(self.program)
-            copies = [self.copied[each] for each in self.program.graph.nodes]
+            copies = [self.copied[original] for original in self.program.graph.nodes]
             self._held = {copies[i]: [copies[p] for p in preds] for i, preds in enumerate(index.order_preds) if preds}
         return self._held.get(node, [])
 
@@ -207,7 +207,7 @@ class _Work:
         """
         order = {node: number for number, node in enumerate(self.graph.nodes)}
         leading = {node for matmul in matmuls for node in matmul.arg_ancestor_nodes}
-        waiting = [*leading, *(node for matmul in matmuls for each in matmul.nodes for node in self._after(each))]
+        waiting = [*leading, *(node for matmul in matmuls for member in matmul.nodes for node in self._after(member))]
         needed: set[fx.Node] = set()
         while waiting:
             node = waiting.pop()
@@ -226,7 +226,7 @@ class _Work:
         nodes, node = set(matmul.nodes), matmul.nodes[0]
         while node is not wait:
             node = node.next
-            if any(each in nodes for each in self._after(node)):
+            if any(earlier in nodes for earlier in self._after(node)):
                 return True
         return False
 

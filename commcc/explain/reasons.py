@@ -130,15 +130,15 @@ def _order(case: Case) -> Iterator[Reason]:
 
 def _dependence(case: Case) -> Iterator[Reason]:
     above, below = case.above, case.below
-    found = case.findings
-    if _held(case, found.above):
+    findings = case.findings
+    if _held(case, findings.above):
         text = f"It can only be launched after {_done(case, case.scene.blocker)}: {_arrows(above.path)}."
-        yield Reason("dependence", f"{text} {_without(case, found.above)}", above.path, _gain(case, found.above))
-    if _held(case, found.below):
+        yield Reason("dependence", f"{text} {_without(case, findings.above)}", above.path, _gain(case, findings.above))
+    if _held(case, findings.below):
         op = case.search.context.index.ops[case.scene.need or 0]
         text = f"It has to be waited for before {below.limit}{'' if op == below.limit else f' ({op})'}: "
         text += f"{_arrows(below.path)}."
-        yield Reason("dependence", f"{text} {_without(case, found.below)}", below.path, _gain(case, found.below))
+        yield Reason("dependence", f"{text} {_without(case, findings.below)}", below.path, _gain(case, findings.below))
 
 
 def _arrows(path: Sequence[str], most: int = 6) -> str:

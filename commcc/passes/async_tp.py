@@ -88,11 +88,13 @@ class AsyncTp(Pass):
             tried = attempt(context.program, groups, {index.names[launch] for launch in chosen})
         position = index.position
         fusions = tuple(
-            Fusion(position[each.launch], tuple(position[name] for name in each.matmuls), each.reason)
-            for each in tried
-            if each.taken
+            Fusion(position[candidate.launch], tuple(position[name] for name in candidate.matmuls), candidate.reason)
+            for candidate in tried
+            if candidate.taken
         )
-        left = tuple(LeftOut(position[each.launch], each.reason) for each in tried if not each.taken)
+        left = tuple(
+            LeftOut(position[candidate.launch], candidate.reason) for candidate in tried if not candidate.taken
+        )
         return Plan(
             pass_text=to_text(self),
             fingerprint=index.fingerprint,
@@ -119,7 +121,7 @@ class AsyncTp(Pass):
 def _report(
     index: GraphIndex, fusions: tuple[Fusion, ...], left: tuple[LeftOut, ...], groups: set[str]
 ) -> AsyncTpReport:
-    kinds = Counter(str(index.launches[each.launch].kind) for each in fusions)
+    kinds = Counter(str(index.launches[fusion.launch].kind) for fusion in fusions)
     reasons = Counter(str(entry.reason) for entry in left).most_common()
     remarks: tuple[str, ...] = ()
     if fusions:
@@ -130,9 +132,9 @@ def _report(
     return AsyncTpReport(
         collectives=len(fusions) + len(left),
         fused=dict(sorted(kinds.items())),
-        matmuls_fused=sum(len(each.matmuls) for each in fusions),
+        matmuls_fused=sum(len(fusion.matmuls) for fusion in fusions),
         pairs=tuple(
-            FusedPair(index.names[each.launch], tuple(index.names[m] for m in each.matmuls)) for each in fusions
+            FusedPair(index.names[fusion.launch], tuple(index.names[m] for m in fusion.matmuls)) for fusion in fusions
         ),
         left=dict(reasons),
         remarks=remarks,

@@ -160,9 +160,9 @@ class Bucket(Pass):
         """Options that the chosen strategy does not have, and texts that no graph could give a meaning."""
         yield from syntax_problems(self.modules_given)
         yield from prefetch_problems(self.prefetch)
-        for name, each in options_of(type(self)).items():
-            having = each.strategies
-            if having and self.strategy not in having and getattr(self, name) != each.default:
+        for name, declared in options_of(type(self)).items():
+            having = declared.strategies
+            if having and self.strategy not in having and getattr(self, name) != declared.default:
                 yield f"{name} is an option of strategy {listed(having, None)}, not of {self.strategy}"
 
     @property
@@ -195,12 +195,12 @@ class Bucket(Pass):
         remarks = [*result.remarks]
         if self.groups_given == "primary" and ident.primary is None and ident.collectives:
             remarks.insert(0, "no group gathers parameters, so none is primary; name groups or use groups=all")
-        left_out = Counter(f"{index.launches[each.launch].kind}: {each.reason.general}" for each in result.left_out)
+        left_out = Counter(f"{index.launches[entry.launch].kind}: {entry.reason.general}" for entry in result.left_out)
         by_kind: dict[str, dict[str, int]] = {}
-        for each in buckets:
-            counts = by_kind.setdefault(each.kind.value, {"buckets": 0, "members": 0})
+        for bucket in buckets:
+            counts = by_kind.setdefault(bucket.kind.value, {"buckets": 0, "members": 0})
             counts["buckets"] += 1
-            counts["members"] += len(each.members)
+            counts["members"] += len(bucket.members)
         return BucketReport(
             strategy=self.strategy,
             primary_group=ident.primary,

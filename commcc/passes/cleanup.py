@@ -105,8 +105,8 @@ class Cleanup(Pass):
         keys = tuple(key for key in index.metadata if self._drops(key))
         gone = set(dead)
         views = _same(context.program, index) if self.views else ()
-        doubled = tuple(each for each in _waits_again(context.program, index) if each.node not in gone)
-        same = (*doubled, *(each for each in views if each.node not in gone))
+        doubled = tuple(duplicate for duplicate in _waits_again(context.program, index) if duplicate.node not in gone)
+        same = (*doubled, *(duplicate for duplicate in views if duplicate.node not in gone))
         counts = Counter(index.ops[node] for node in dead)
         report = CleanupReport(
             nodes_removed=len(dead),

@@ -87,7 +87,9 @@ class EpDense(Pass):
         order = placed(index, wanted.moves)
         blocked = (*wanted.blocked, *_not_met(order, wanted.moves))
         if blocked and self.strict:
-            said = "; ".join(f"'{index.names[each.launch]}': {each.reason}" for each in blocked[:_SHOWN])
+            said = "; ".join(
+                f"'{index.names[collective.launch]}': {collective.reason}" for collective in blocked[:_SHOWN]
+            )
             more = f"; and {len(blocked) - _SHOWN} more" if len(blocked) > _SHOWN else ""
             raise FindingError(
                 f"{len(blocked)} collectives cannot be moved: {said}{more}",
@@ -98,7 +100,7 @@ class EpDense(Pass):
             pass_text=to_text(self),
             fingerprint=index.fingerprint,
             rewrite=Reordering.of(order),
-            left_out=tuple(LeftOut(each.launch, each.reason) for each in blocked),
+            left_out=tuple(LeftOut(collective.launch, collective.reason) for collective in blocked),
             report=_report(context, dense, wanted, order, len(blocked)),
         )
 
@@ -127,9 +129,9 @@ def _not_met(order: Sequence[int], moves: Sequence[OrderConstraint]) -> list[Blo
     place = {node: at for at, node in enumerate(order)}
     # One that stands earlier than it was to is no failure.
     return [
-        Blocked(each.launch, Reason("held_back", each.reason.fields))
-        for each in moves
-        if each.node == each.launch and each.reason.code == "gathered" and place[each.node] > place[each.at]
+        Blocked(move.launch, Reason("held_back", move.reason.fields))
+        for move in moves
+        if move.node == move.launch and move.reason.code == "gathered" and place[move.node] > place[move.at]
     ]
 
 
@@ -141,11 +143,11 @@ def _report(context: PlanContext, dense: Dense, wanted: Wanted, order: Sequence[
     index, remarks = context.index, []
     if all(layer >= len(dense.layers) for layer, _ in dense.first):
         remarks.append("no layer has dense products outside of chunked regions: nothing is launched there")
-    launched = [each for each in wanted.moves if each.node == each.launch]
+    launched = [move for move in wanted.moves if move.node == move.launch]
     report = EpDenseReport(
         layers=len(dense.layers),
-        gathers_placed=sum(each.reason.code == "gathered" for each in launched),
-        reductions_placed=sum(each.reason.code == "reduced" for each in launched),
+        gathers_placed=sum(move.reason.code == "gathered" for move in launched),
+        reductions_placed=sum(move.reason.code == "reduced" for move in launched),
         reductions_waited_late=len(wanted.moves) - len(launched),
         left_in_place=len(wanted.kept),
         blocked=blocked,

@@ -174,14 +174,14 @@ class EpSchedule(Pass):
         if self.order == "auto" and costs is not None:
             chooser = Chooser(index, locals_, costs, context.budget(self.memory_budget))
             return chooser.best(), tuple(chooser.tried.values())
-        depth = max(each.region.chunks for each in locals_) if self.order == "phase" else self.in_flight
+        depth = max(local.region.chunks for local in locals_) if self.order == "phase" else self.in_flight
         return planned(index, locals_, Depths(depth, depth)), ()
 
 
 def _left_whole(program: Program) -> bool:
     """Whether ``ep-chunk{chunks=auto}`` ran on this program, and cut nothing."""
     # All that a pass leaves behind where it changes nothing is its entry in the program's history.
-    seen = [each for each in program.provenance if str(each.get("pass", "")).startswith("ep-chunk")]
+    seen = [entry for entry in program.provenance if str(entry.get("pass", "")).startswith("ep-chunk")]
     options = seen[-1].get("options") if seen else None
     return isinstance(options, dict) and options.get("chunks") == "auto"
 
@@ -208,10 +208,12 @@ def _report(
     from commcc.timing.predict import milliseconds
 
     report = EpScheduleReport(
-        chunks=max(each.region.chunks for each in locals_),
+        chunks=max(local.region.chunks for local in locals_),
         in_flight=_in_flight(chosen),
-        regions=tuple(ScheduledRegion.of(index, each.region, chosen) for each in locals_),
-        tried=tuple(TriedOrder(_in_flight(each), milliseconds(each.step_ns or 0), each.peak_bytes) for each in tried)
+        regions=tuple(ScheduledRegion.of(index, local.region, chosen) for local in locals_),
+        tried=tuple(
+            TriedOrder(_in_flight(order), milliseconds(order.step_ns or 0), order.peak_bytes) for order in tried
+        )
         or None,
     )
     if costs is None:

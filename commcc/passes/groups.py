@@ -134,13 +134,13 @@ class _Draft:
 
     def _movable(self, wanted: list[Collective]) -> list[Collective]:
         movable = []
-        for each in wanted:
-            if each.group.startswith("%"):  # the name of a node stands for its group
-                self.left.append(LeftOut(each.launch, Reason.of("group_from_node")))
-            elif each.launch in self.index.control:
-                self.left.append(LeftOut(each.launch, Reason.of("control_edge")))
+        for collective in wanted:
+            if collective.group.startswith("%"):  # the name of a node stands for its group
+                self.left.append(LeftOut(collective.launch, Reason.of("group_from_node")))
+            elif collective.launch in self.index.control:
+                self.left.append(LeftOut(collective.launch, Reason.of("control_edge")))
             else:
-                movable.append(each)
+                movable.append(collective)
         return movable
 
     def _free(self, wanted: str, origin: str, *, alone: bool) -> str:

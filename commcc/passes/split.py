@@ -1,7 +1,7 @@
-"""split: launches a large exposed collective in parts, each beside the compute of another one.
+"""split: launches a large exposed collective in parts, each concurrent with the compute of another.
 
     y = mm(x, w)                   y0 = mm(x, w[:, :k]);  r0 = reduce_scatter(y0)
-    r = reduce_scatter(y)    ->    y1 = mm(x, w[:, k:]);  r1 = reduce_scatter(y1)       r0 runs beside y1
+    r = reduce_scatter(y)    ->    y1 = mm(x, w[:, k:]);  r1 = reduce_scatter(y1)       r0 overlaps y1
     z = wait(r)                    z = cat([wait(r0), wait(r1)], 1)
 
 1. A collective is cut along a dimension along which everything that is cut with it works slice by slice: ops in front
@@ -41,7 +41,7 @@ from commcc.plan import Chunking, LeftOut, PassReport, Plan, Reordering
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from commcc.splitting.planner import Split as Found
+    from commcc.splitting.planner import Split as PlannedSplit
     from commcc.splitting.planner import Splitter
     from commcc.timing.simulate import Timeline
 
@@ -111,29 +111,29 @@ class Split(Pass):
         exposed = {n: ns for n, ns in seen.exposed.items() if n in index.launches and ns >= least}
         counts = (self.parts,) if isinstance(self.parts, int) else CANDIDATES
         splitter = Splitter(context.program, index, context.model, counts, costs)
-        found = splitter.splits(exposed, self.min_mb * MIB)
-        kept, after, live, why = self._kept(context, splitter, found, seen.step_ns, peak)
-        dropped = [LeftOut(each.launch, why) for each in found if each not in kept]
+        candidates = splitter.splits(exposed, self.min_mb * MIB)
+        kept, after, live, why = self._kept(context, splitter, candidates, seen.step_ns, peak)
+        dropped = [LeftOut(candidate.launch, why) for candidate in candidates if candidate not in kept]
         left = sorted((*splitter.left, *dropped), key=lambda entry: entry.launch)
-        by_reason = Counter(f"{index.launches[each.launch].kind}: {each.reason.general}" for each in left)
+        by_reason = Counter(f"{index.launches[entry.launch].kind}: {entry.reason.general}" for entry in left)
         return Plan(
             pass_text=to_text(self),
             fingerprint=index.fingerprint,
-            rewrite=Chunking(tuple(each.region for each in kept)) if kept else None,
+            rewrite=Chunking(tuple(candidate.region for candidate in kept)) if kept else None,
             left_out=tuple(left),
             report=SplitReport(
                 exposed=len(exposed),
                 split=len(kept),
                 collectives=tuple(
                     SplitCollective(
-                        launch=index.names[each.launch],
-                        kind=str(index.launches[each.launch].kind),
-                        parts=len(each.region.sizes),
-                        body=len(each.region.body),
-                        exposed_ms=milliseconds(each.exposed_ns),
-                        gain_ms=milliseconds(each.gain_ns),
+                        launch=index.names[candidate.launch],
+                        kind=str(index.launches[candidate.launch].kind),
+                        parts=len(candidate.region.sizes),
+                        body=len(candidate.region.body),
+                        exposed_ms=milliseconds(candidate.exposed_ns),
+                        gain_ms=milliseconds(candidate.gain_ns),
                     )
-                    for each in kept
+                    for candidate in kept
                 ),
                 step_ms=(milliseconds(seen.step_ns), milliseconds(after)),
                 peak_bytes=(peak, live),
@@ -155,8 +155,8 @@ class Split(Pass):
         return Simulator(context.index, costs).run(order), live_bytes(context.index, order).peak_bytes
 
     def _kept(
-        self, context: PlanContext, splitter: Splitter, found: Sequence[Found], step: int, peak: int
-    ) -> tuple[list[Found], int, int, Reason]:
+        self, context: PlanContext, splitter: Splitter, candidates: Sequence[PlannedSplit], step: int, peak: int
+    ) -> tuple[list[PlannedSplit], int, int, Reason]:
         """The splits with which the step is shorter inside the budget, that step, its peak, and why others go."""
         from commcc.graph.collectives import identify
         from commcc.graph.index import build_index
@@ -167,13 +167,13 @@ class Split(Pass):
         allowed = None if budget is None else max(budget, peak)  # a graph that passes it may stay as it is
         hints = {hint.symbol: hint.value for hint in context.index.estimates.hints if hint.source == "given"}
         why = Reason.of("split_longer")
-        chosen = sorted(found, key=lambda each: (-each.gain_ns, each.launch))
-        if sum(min(each.gain_ns, each.exposed_ns) for each in found) * LEAST < step:
+        chosen = sorted(candidates, key=lambda candidate: (-candidate.gain_ns, candidate.launch))
+        if sum(min(candidate.gain_ns, candidate.exposed_ns) for candidate in candidates) * LEAST < step:
             chosen = []  # steps so near to each other count as equal
         for _ in range(ROUNDS):
             if not chosen:
                 break
-            kept = sorted(chosen, key=lambda each: each.launch)
+            kept = sorted(chosen, key=lambda candidate: candidate.launch)
             program = splitter.cut(kept)
             index = build_index(program, hints)
             first = context.first or context.index

@@ -1,1 +1,1 @@
-"""What planners share: which launches may merge, what a merge costs, and the room that memory leaves."""
+"""What planners share: which launches may merge, what a merge costs, and the headroom that memory leaves."""

@@ -123,9 +123,9 @@ class Member(NamedTuple):
         scattered = facts.kind is Kind.ALL_GATHER and (facts.group_size or 0) > 1
         shown = not index.output_storages.isdisjoint(index.storages[wait])
         returned = shown and not scattered  # what is scattered is copied anyway
-        made = cls(launch, node, source_node, wait, facts.kind, source, sends, cast, result, scattered, returned)
-        known[launch] = made
-        return made
+        member = cls(launch, node, source_node, wait, facts.kind, source, sends, cast, result, scattered, returned)
+        known[launch] = member
+        return member
 
 
 @dataclass(frozen=True)

@@ -64,9 +64,9 @@ def byte_caps(
             "bucket_cap_mb=auto needs a cost model", where="pass 'bucket'", hint="name one: --cost h100; or give MiB"
         )
     by_key: dict[Key, float] = {}
-    for each in collectives:
-        key = key_of(each, multi_dtype)
+    for collective in collectives:
+        key = key_of(collective, multi_dtype)
         if key not in by_key:
-            transfer, _ = model.transfer_of(index, each.launch)
+            transfer, _ = model.transfer_of(index, collective.launch)
             by_key[key] = model.saturation_bytes(transfer)
     return ByteCaps(by_key=by_key)

@@ -221,12 +221,12 @@ class Quotient:
 
     def _closure(self, label: Vector) -> Vector:
         """Everything that ``label`` stands for once buckets are followed to what they wait for."""
-        found = label
+        reached = label
         while True:
-            grown = found
-            for waits, number in zip(self._waits_for, found, strict=True):
+            grown = reached
+            for waits, number in zip(self._waits_for, reached, strict=True):
                 if waits[number] is not self._none:
                     grown = tuple(map(max, grown, waits[number]))
-            if grown == found:
-                return found
-            found = grown
+            if grown == reached:
+                return reached
+            reached = grown

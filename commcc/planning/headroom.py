@@ -1,4 +1,4 @@
-"""Whether memory has room for what a pass wants to hold, before anything is simulated.
+"""Whether memory has headroom for what a pass wants to hold, before anything is simulated.
 
     headroom = Headroom.within(index, budget_bytes("auto", live_bytes(index).peak_bytes))
     apart, together = [bucket, [candidate]], both               # models of buckets: as they stand, and merged

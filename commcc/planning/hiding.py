@@ -93,12 +93,12 @@ def read_hiding(index: GraphIndex, path: str) -> Hiding:
             said.fail(f"no collective '{shown(name)}' in the graph{closest(name, launches)}")
             continue
         nodes: set[int] = set()
-        for each in said.items() if isinstance(said.value, list) else [said]:  # one node may stand without brackets
-            word = each.text()
+        for entry in said.items() if isinstance(said.value, list) else [said]:  # one node may stand without brackets
+            word = entry.text()
             if word in index.position:
                 nodes.add(index.position[word])
             elif word:
-                each.fail(f"no node '{shown(word)}' in the graph{closest(word, index.names)}")
+                entry.fail(f"no node '{shown(word)}' in the graph{closest(word, index.names)}")
         if not index.launches[launch].waits:
             said.fail(f"'{name}' is never waited for")
         elif nodes:

@@ -100,7 +100,7 @@ class MergeCost:
 
     def _price(self, kernels: Iterable[Kernel]) -> int:
         asked = [Operation(op, (to,), (to,), read_bytes=read, written_bytes=to.bytes) for op, to, read in kernels]
-        return sum(self._model.operation(each).ns for each in asked)
+        return sum(self._model.operation(kernel).ns for kernel in asked)
 
 
 class Relief:

@@ -73,8 +73,8 @@ class MergeOrder:
                 all_preds[wait] = (*all_preds[wait], launch)
         for preds, stands_for in zip(all_preds, own, strict=True):
             needed = [own[pred] for pred in (set(preds) if len(preds) > 1 else preds)]
-            for each in needed:
-                users[each].append(stands_for)
+            for need in needed:
+                users[need].append(stands_for)
             needs[stands_for] += needed
         edges = tuple(edges)
         for first, then in edges:
@@ -152,15 +152,15 @@ class MergeOrder:
     def _reached(self, start: int, end: int) -> set[int]:
         """Nodes up to position ``end`` that have to come after ``start``."""
         users, at, stands_for = self._users, self._at, self._stands_for  # most of the time is spent here
-        found: set[int] = set()
+        reached: set[int] = set()
         stack = [start]
         while stack:
             for user in users[stack.pop()]:
                 node = user if stands_for[user] == user else self._find(user)
-                if at[node] <= end and node not in found:
-                    found.add(node)
+                if at[node] <= end and node not in reached:
+                    reached.add(node)
                     stack.append(node)
-        return found
+        return reached
 
 
 def _contradiction(index: GraphIndex, users: Edges, edges: Iterable[tuple[int, int]]) -> str:
@@ -232,7 +232,7 @@ def cycles(index: GraphIndex, groups: Sequence[Sequence[int]], before: Sequence[
     needs: Edges = [[] for _ in stands_for]
     for own, preds in zip(stands_for, index.all_preds, strict=True):
         needs[own] += [stands_for[p] for p in preds]
-    constraints = [(stands_for[each.first], stands_for[each.then]) for each in before]
+    constraints = [(stands_for[constraint.first], stands_for[constraint.then]) for constraint in before]
     for first, then in constraints:
         needs[then].append(first)
     if len(topological(range(len(needs)), needs)) == len(needs):
@@ -241,12 +241,12 @@ def cycles(index: GraphIndex, groups: Sequence[Sequence[int]], before: Sequence[
     for node, needed in enumerate(needs):
         for need in needed:
             users[need].append(node)
-    found: list[Cycle] = []
+    result: list[Cycle] = []
     for part in components(needs, users):
         through = tuple(g for g, nodes in enumerate(merged) if not part.isdisjoint(nodes))
         kept = tuple(n for n, (first, then) in enumerate(constraints) if first in part and then in part)
-        found.append(Cycle(through, kept))
-    return found
+        result.append(Cycle(through, kept))
+    return result
 
 
 def components(needs: Edges, users: Edges) -> list[set[int]]:

@@ -64,7 +64,7 @@ class Rules:
     """What a run may and must do.
 
     expect_change: a pass that changed nothing is a :class:`FindingError`. keep_if_better: a pass that makes the
-    simulated step longer is dropped. after_each: told the number of each step from 1, the step, and the program
+    simulated step longer is dropped. after_step: told the number of each step from 1, the step, and the program
     that the pass made, dropped or not. doubted: told the number and name of each step that is not proved, the
     graphs around it and the verdict, before the run ends if it ends there. outside: what the rest of the step does to
     the graph; None where the graph is the step.
@@ -72,7 +72,7 @@ class Rules:
 
     expect_change: bool = False
     keep_if_better: bool = False
-    after_each: Callable[[int, StepResult, Program], None] | None = None
+    after_step: Callable[[int, StepResult, Program], None] | None = None
     doubted: Callable[[int, str, tuple[Program, Program], Verdict], None] | None = None
     outside: Outside | None = None
 
@@ -229,8 +229,8 @@ class _Run:
         history = (*self.program.provenance, entry)
         step = StepResult(job.name, job.text, changed, clock.seconds, plan, job.options, before, kept, dropped)
         self.program = replace(result if changed else self.program, provenance=history)
-        if self.rules.after_each is not None:
-            self.rules.after_each(number, step, replace(result, provenance=history))
+        if self.rules.after_step is not None:
+            self.rules.after_step(number, step, replace(result, provenance=history))
         if self.rules.expect_change and not changed:
             why = "changed nothing" if dropped is None else f"was dropped: {dropped}"
             raise FindingError(

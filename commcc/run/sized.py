@@ -51,14 +51,14 @@ def verify_sized(before: Program, after: Program) -> tuple[Verdict, Program]:
 def _numbers(before: Program, after: Program) -> dict[str, int]:
     """Numbers that BEFORE's inputs have where AFTER's have a symbol; nothing where they do not agree."""
     old = {node.name: _shape(node) for node in before.graph.find_nodes(op="placeholder")}
-    found: dict[str, set[int]] = {}
+    by_symbol: dict[str, set[int]] = {}
     for node in after.graph.find_nodes(op="placeholder"):
         for size, number in zip(_shape(node), old.get(node.name, ()), strict=False):
             expression = getattr(getattr(size, "node", None), "expr", None)
             if type(number) is int and number > 0 and getattr(expression, "is_Symbol", False):
-                found.setdefault(str(expression), set()).add(number)
-    agreed = {name: min(numbers) for name, numbers in found.items() if len(numbers) == 1}
-    return agreed if len(agreed) == len(found) else {}
+                by_symbol.setdefault(str(expression), set()).add(number)
+    agreed = {name: min(numbers) for name, numbers in by_symbol.items() if len(numbers) == 1}
+    return agreed if len(agreed) == len(by_symbol) else {}
 
 
 def _shape(node: fx.Node) -> tuple[Any, ...]:

@@ -71,7 +71,7 @@ class Step:
 
     def outside(self, seen: Snapshot) -> Outside:
         """What the step, of which this is the snapshot, does to the backward: when what the forward launched has
-        ended, what it saved for the backward alone, and what lives on beside it.
+        ended, what it saved for the backward alone, and what lives on next to it.
         """
         index, memory = seen.index, MemoryModel(seen.index)
         # What the caller gave, and what the forward returns to it, lives on whatever the backward does.
@@ -79,8 +79,8 @@ class Step:
         of = {name: index.estimates.buffers[index.position[source]] for name, source in self.carried.items()}
         freed = frozenset(name for name, buffers in of.items() if owned.isdisjoint(buffers))
         fresh = {b for name in self.fresh for b in index.estimates.buffers[index.position[self.inner[name]]]}
-        made = {b for node in self.inner.values() for b in index.estimates.buffers[index.position[node]]}
-        elsewhere = owned.difference(fresh, made, *(of[name] for name in of))
+        inner_buffers = {b for node in self.inner.values() for b in index.estimates.buffers[index.position[node]]}
+        elsewhere = owned.difference(fresh, inner_buffers, *(of[name] for name in of))
         resident = sum(memory.size[b] for b in elsewhere)
         buffers = {name: (ids[0], memory.size[ids[0]]) for name, ids in of.items() if len(ids) == 1}
         sizes = {hint.symbol: hint.value for hint in index.estimates.hints}
@@ -112,14 +112,14 @@ def is_backward_of(forward: Program, backward: Program) -> bool:
 
 def pairs(programs: Mapping[str, Program]) -> list[tuple[str, str]]:
     """Names of forwards with those of their backwards. Of several that fit, the one that is called most alike."""
-    found: list[tuple[str, str]] = []
+    matches: list[tuple[str, str]] = []
     for name, backward in programs.items():
         fitting = [other for other in programs if other != name and _fits(programs[other], backward)]
         alike = [_alike(other, name) for other in fitting]
         if fitting and alike.count(max(alike)) == 1:
-            found.append((fitting[alike.index(max(alike))], name))
-    forwards = Counter(forward for forward, _ in found)
-    return [(forward, backward) for forward, backward in found if forwards[forward] == 1]
+            matches.append((fitting[alike.index(max(alike))], name))
+    forwards = Counter(forward for forward, _ in matches)
+    return [(forward, backward) for forward, backward in matches if forwards[forward] == 1]
 
 
 def _alike(name: str, other: str) -> int:
@@ -266,7 +266,7 @@ def link(forward: Program, backward: Program) -> dict[str, int]:
     elif lost:
         _refuse(lost[0], "is no output of the forward")
     for node, (_, source) in taken.items():
-        theirs, ours = (format_val(each.meta.get("val")) for each in (node, source))
+        theirs, ours = (format_val(side.meta.get("val")) for side in (node, source))
         if theirs and ours and theirs != ours:
             _refuse(node, f"is {theirs}, and '{source.name}' of the forward is {ours}")
     if not taken:

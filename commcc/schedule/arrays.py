@@ -26,10 +26,10 @@ Records: TypeAlias = Any
 
 #: The row of a node in each of these tables begins at ``graph.rows[node].<table>`` and ends where the next
 #: node's begins. users, preds: nodes. waits: of a launch. prepares: nodes that only prepare a launch's input.
-#: touched: buffers that have to be there while the node runs. made: those that it makes. resized: pairs of a
+#: touched: buffers that have to be there while the node runs. allocated: those that it makes. resized: pairs of a
 #: buffer and its new size.
 #: feeds: nodes whose results a reduce-scatter sends. needed_by: reduce-scatters for whose feeds the node is needed.
-TABLES = ("preds", "users", "waits", "prepares", "feeds", "needed_by", "touched", "made", "resized")
+TABLES = ("preds", "users", "waits", "prepares", "feeds", "needed_by", "touched", "allocated", "resized")
 
 #: compute_ns: on the compute stream. transfer: ns of a launch on its own stream, or until an input in flight at the
 #: start has arrived. tail: ns that must follow. stream: of a launch, by number. waited: the launch, or the input in

@@ -29,7 +29,7 @@ def fill(draft: Draft, making: Making) -> tuple[int, int, int]:
     place = _prepares(draft, making, place)
     place, needed = _feeds(making, place)
     place = _touched(draft, making, place)
-    place = _made(draft, making, place)
+    place = _allocated(draft, making, place)
     return _resized(draft, making.graph, place), needed, _in_flight(making)
 
 
@@ -162,16 +162,16 @@ def _prepares(draft: Draft, making: Making, place: int) -> int:
                 pairs = pair(making, pairs, number, units[draft.graph.items[k]].number)
     for head in draft.heads:
         launch, begun = draft.fresh[first + head.launch].number, pairs
-        found = _prepared(making, launch, pairs)
+        end = _prepared(making, launch, pairs)
         first += head.count
         weight, copied = 0, head.copied
-        for k in range(begun, found):
+        for k in range(begun, end):
             weight += graph.nodes[making.things[k]].compute_ns
             copied = max(copied, flags[making.things[k]] & 1)
-        light = weight * LIGHT <= head.transfer if copied else found - begun <= FEW
-        if found >= 0 and light:
+        light = weight * LIGHT <= head.transfer if copied else end - begun <= FEW
+        if end >= 0 and light:
             graph.nodes[launch].prepared = 1 + copied
-            pairs = found
+            pairs = end
     return sorted_rows(making, pairs, len(graph.nodes), graph.rows.prepares, place)
 
 
@@ -243,15 +243,15 @@ def _touched(draft: Draft, making: Making, place: int) -> int:
 
 
 @compiled
-def _made(draft: Draft, making: Making, place: int) -> int:
-    """Table ``made``."""
+def _allocated(draft: Draft, making: Making, place: int) -> int:
+    """Table ``allocated``."""
     graph, rows, pairs = draft.graph, draft.graph.rows, 0
     for node in range(len(graph.nodes)):
         if draft.units[node].takes == node:
-            for k in range(rows[node].made, rows[node + 1].made):
+            for k in range(rows[node].allocated, rows[node + 1].allocated):
                 pairs = pair(making, pairs, draft.units[node].number, draft.buffers[graph.items[k]])
     pairs = _own_buffers(draft, making, pairs, 1)
-    return sorted_rows(making, pairs, len(making.graph.buffers), making.graph.rows.made, place)
+    return sorted_rows(making, pairs, len(making.graph.buffers), making.graph.rows.allocated, place)
 
 
 @compiled

@@ -43,13 +43,13 @@ def evened(problem: Problem, limits: Limits, order: Iterable[int]) -> Ints:
     moves = Moves.of(problem, limits, best)
     graph, places, state = with_payers(problem, best), moves.places, moves.state[0]
     begin(graph, moves)
-    most, tries, found = int(state.step) + int(state.step) // _SAME, _NODES // len(places), True
-    while found and state.run > SHORT and tries > 1:
+    most, tries, moved = int(state.step) + int(state.step) // _SAME, _NODES // len(places), True
+    while moved and state.run > SHORT and tries > 1:
         pairs = np.array(list(_candidates(graph, places.kept, int(state.run)))[: tries - 1], np.int64).reshape(-1, 2)
         tried = _first_taken(graph, moves, pairs, most)
-        found = tried > 0
-        tries -= tried if found else len(pairs)
-        best = places.kept.copy() if found else best
+        moved = tried > 0
+        tries -= tried if moved else len(pairs)
+        best = places.kept.copy() if moved else best
     return best
 
 
@@ -73,9 +73,9 @@ def _candidates(graph: Graph, order: Ints, longest: int) -> Iterator[tuple[int, 
 @kernel
 def _first_taken(graph: Graph, moves: Moves, pairs: Ints, most: int) -> int:
     """Take the first move that helps; how many were looked at then, 0 where none does. pairs: two places each."""
-    for each in range(len(pairs)):
-        if _taken(graph, moves, pairs[each, 0], pairs[each, 1], most):
-            return each + 1
+    for number in range(len(pairs)):
+        if _taken(graph, moves, pairs[number, 0], pairs[number, 1], most):
+            return number + 1
     return 0
 
 
@@ -102,8 +102,8 @@ def _taken(graph: Graph, moves: Moves, place: int, to: int, most: int) -> bool:
         if state.new_over <= state.over and state.new_run <= state.run:
             keep(graph, moves)
             return True
-    for each in range(begin, end):
-        places[each].node = places[each].kept
+    for at in range(begin, end):
+        places[at].node = places[at].kept
     return False
 
 

@@ -71,12 +71,12 @@ def fold(graph: Graph, pinned: Collection[int] = ()) -> Folded:
     )
     owners, things, starts, by_thing = np.empty((4, max(most, len(graph.buffers) + 1)), np.int64)
     ends, marks, sums = np.zeros((3, units + 1), np.int64)
-    made = Making(small, owners, things, starts, by_thing, ends, marks, np.empty(0, np.int64), sums)
-    place, needed = _fill(graph, folds, made)
+    making = Making(small, owners, things, starts, by_thing, ends, marks, np.empty(0, np.int64), sums)
+    place, needed = _fill(graph, folds, making)
     pairs = np.empty((3, needed), np.int64)
     small = small._replace(items=np.append(small.items[:place], np.empty(needed, np.int64)))
-    made = made._replace(graph=small, owners=pairs[0], things=pairs[1], by_thing=pairs[2])
-    return Folded(small._replace(items=small.items[: feed(made, place)]), folds)
+    making = making._replace(graph=small, owners=pairs[0], things=pairs[1], by_thing=pairs[2])
+    return Folded(small._replace(items=small.items[: feed(making, place)]), folds)
 
 
 def unfold(graph: Graph, folded: Folded, order: Ints) -> Ints:
@@ -130,13 +130,13 @@ def _idle(graph: Graph, node: int) -> bool:
 def _within(graph: Graph, node: int, other: int) -> bool:
     """Whether all memory that a node touches is touched by another one as well, or is there from the start."""
     for k in range(graph.rows[node].touched, graph.rows[node + 1].touched):
-        buffer, found = graph.items[k], 0
+        buffer, shared = graph.items[k], 0
         if graph.buffers[buffer].input or not graph.buffers[buffer].bytes:
             continue
-        for each in range(graph.rows[other].touched, graph.rows[other + 1].touched):
-            if graph.items[each] == buffer:
-                found = 1
-        if not found:
+        for at in range(graph.rows[other].touched, graph.rows[other + 1].touched):
+            if graph.items[at] == buffer:
+                shared = 1
+        if not shared:
             return False
     return True
 
@@ -161,8 +161,8 @@ def _fill(graph: Graph, folds: Records, making: Making) -> tuple[int, int]:
     place = _feeds(graph, folds, making, place)
     pairs = _buffer_pairs(graph, folds, making, rows.touched)
     place = sorted_rows(making, pairs, buffers, small.rows.touched, place)
-    pairs = _buffer_pairs(graph, folds, making, rows.made)
-    place = sorted_rows(making, pairs, buffers, small.rows.made, place)
+    pairs = _buffer_pairs(graph, folds, making, rows.allocated)
+    place = sorted_rows(making, pairs, buffers, small.rows.allocated, place)
     for node in range(len(graph.nodes)):
         if folds[node].root == node:
             small.rows[folds[node].unit].resized = place
@@ -204,8 +204,8 @@ def _feeds(graph: Graph, folds: Records, making: Making, place: int) -> int:
         begin, end = rows[node].feeds, rows[node + 1].feeds
         for k in range(begin, end):
             root, inside = folds[graph.items[k]].root, 0
-            for each in range(begin, end):
-                inside = max(inside, 1 if graph.items[each] == root else 0)
+            for at in range(begin, end):
+                inside = max(inside, 1 if graph.items[at] == root else 0)
             if inside:
                 pairs = pair(making, pairs, folds[node].unit, folds[root].unit)
     return sorted_rows(making, pairs, units, small.rows.feeds, place)
@@ -250,10 +250,10 @@ def _lay_out(graph: Graph, folds: Records, members: Ints, begins: Ints, units: I
 @compiled
 def _can_wait(graph: Graph, node: int) -> bool:
     """Whether the memory that a node touches is there for a user of it anyway, so that it may come as late as that."""
-    found = 0
+    covered = 0
     for k in range(graph.rows[node].users, graph.rows[node + 1].users):
-        found = max(found, 1 if _within(graph, node, graph.items[k]) else 0)
-    return bool(found)
+        covered = max(covered, 1 if _within(graph, node, graph.items[k]) else 0)
+    return bool(covered)
 
 
 @compiled

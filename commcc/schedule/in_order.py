@@ -65,8 +65,8 @@ def in_order(problem: Schedulable, limits: Limits) -> Ints:
     jobs.launch = launches[moving]
     state = records(1, STATE)
     state.budget, state.in_flight, state.prefetch = problem.bounds(limits)
-    # Between two nodes there is room for all launches, in their turn, and behind them for all waits.
-    state.room = 4 * (len(jobs) + 1)
+    # Between two nodes there is space for all launches, in their turn, and behind them for all waits.
+    state.spacing = 4 * (len(jobs) + 1)
     line = Line(
         jobs=jobs,
         nodes=records(count + 1, NODE),
@@ -109,7 +109,7 @@ def _begin(graph: Graph, line: Line) -> None:
     state = line.state[0]
     for node in range(len(graph.nodes)):
         line.order[node] = node
-        line.nodes[node].key = node * state.room
+        line.nodes[node].key = node * state.spacing
     live_bytes(graph, line.order, line.live, line.buffers)
     state.budget = state.budget if state.budget >= 0 else NEVER
     most = 0
@@ -188,7 +188,7 @@ def _place(graph: Graph, line: Line, ns: int, job: int, position: int) -> None:
         at = max(position, _not_after(graph, line, job, at))
     if at != launch:
         state.placed += 1
-        nodes[launch].key = at * state.room - (state.room >> 1) + state.placed
+        nodes[launch].key = at * state.spacing - (state.spacing >> 1) + state.placed
         for k in range(mine.prepares, mine.holds):
             nodes[line.items[k]].key = min(nodes[line.items[k]].key, nodes[launch].key)
     done = max(ns, nodes[at].start) + mine.ns
@@ -206,7 +206,7 @@ def _place(graph: Graph, line: Line, ns: int, job: int, position: int) -> None:
         wait = graph.items[k]
         nodes[wait].waited, nodes[wait].waiting = max(until, wait), 0
         if until > last:
-            nodes[wait].key = until * state.room - (state.room >> 2)
+            nodes[wait].key = until * state.spacing - (state.spacing >> 2)
 
 
 @compiled

@@ -40,8 +40,8 @@ BUFFER = (*SIZES, "maker", "first", "last", "seen")
 #: gather, gathers: where those to be launched as late as possible begin and end in ``queues[0]``; other, others: the
 #: rest in ``queues[1]``. begin, end: of one of these while they are made. free: from which ns on it is idle.
 STREAM = ("gather", "gathers", "other", "others", "begin", "end", "free")
-#: Limits; room: for keys between two nodes; placed: launches that were moved.
-STATE = ("budget", "in_flight", "prefetch", "room", "placed")
+#: Limits; spacing: of keys between two nodes; placed: launches that were moved.
+STATE = ("budget", "in_flight", "prefetch", "spacing", "placed")
 
 
 class Line(NamedTuple):
@@ -117,7 +117,7 @@ def _know_nodes(graph: Graph, line: Line) -> None:
             line.buffers[graph.items[k]].last = node
     for back in range(count):
         node = count - 1 - back
-        for k in range(graph.rows[node].made, graph.rows[node + 1].made):
+        for k in range(graph.rows[node].allocated, graph.rows[node + 1].allocated):
             line.buffers[graph.items[k]].maker = line.buffers[graph.items[k]].first = node
         if node < count - 1 and (graph.nodes[node].compute or graph.nodes[node].placeholder):
             nodes[node].trails = 0
@@ -149,8 +149,8 @@ def _held(graph: Graph, line: Line, job: int, items: int, write: int) -> int:
     rows, launch = graph.rows, line.jobs[job].launch
     for k in range(rows[launch].waits, rows[launch + 1].waits):
         wait = graph.items[k]
-        for each in range(rows[wait].touched, rows[wait + 1].touched):
-            buffer, facts = graph.items[each], graph.buffers[graph.items[each]]
+        for at in range(rows[wait].touched, rows[wait + 1].touched):
+            buffer, facts = graph.items[at], graph.buffers[graph.items[at]]
             if line.buffers[buffer].seen == job + 1 or facts.kept or facts.input:
                 continue
             line.buffers[buffer].seen = job + 1
@@ -170,8 +170,8 @@ def _given(graph: Graph, line: Line, job: int, items: int, write: int) -> int:
     while top:
         top -= 1
         node = stack[top]
-        for each in range(rows[node].made, rows[node + 1].made):
-            buffer = graph.items[each]
+        for at in range(rows[node].allocated, rows[node + 1].allocated):
+            buffer = graph.items[at]
             ahead = line.nodes[node].seen != mark  # a wait
             if not ahead and line.buffers[buffer].maker == node and not graph.buffers[buffer].input:
                 items = _item(line, buffer, items, write)
@@ -197,13 +197,13 @@ def _item(line: Line, item: int, items: int, write: int) -> int:
 def _input(graph: Graph, line: Line, job: int, items: int, write: int) -> int:
     """Find ``release``, the waits that bring the input, and what goes along with the launch; the items so far."""
     mine, rows, nodes, stack, mark = line.jobs[job], graph.rows, line.nodes, line.stack, job + 1
-    launch, release, top, found = mine.launch, 0, 0, 0
+    launch, release, top, head = mine.launch, 0, 0, 0
     for k in range(rows[launch].prepares, rows[launch + 1].prepares):
         nodes[graph.items[k]].own = mark
     top = _push_preds(graph, line, launch, mark, top)
-    while found < top:
-        node = stack[found]
-        found += 1
+    while head < top:
+        node = stack[head]
+        head += 1
         if nodes[node].works and nodes[node].own != mark:
             release = max(release, node + 1)
         else:
@@ -235,15 +235,15 @@ def _push_preds(graph: Graph, line: Line, node: int, mark: int, top: int) -> int
 @compiled
 def _needed(graph: Graph, line: Line, job: int) -> int:
     """The first node that needs the result of a collective."""
-    nodes, stack, mark, top, found = line.nodes, line.stack, len(line.jobs) + job + 1, 0, 0
+    nodes, stack, mark, top, head = line.nodes, line.stack, len(line.jobs) + job + 1, 0, 0
     launch, first = line.jobs[job].launch, len(graph.nodes) - 1
     for k in range(graph.rows[launch].waits, graph.rows[launch + 1].waits):
         nodes[graph.items[k]].seen = mark
         stack[top] = graph.items[k]
         top += 1
-    while found < top:
-        node = stack[found]
-        found += 1
+    while head < top:
+        node = stack[head]
+        head += 1
         for k in range(graph.rows[node].users, graph.rows[node + 1].users):
             user = graph.items[k]
             if nodes[user].seen == mark or nodes[user].trails:
@@ -261,16 +261,16 @@ def _needed(graph: Graph, line: Line, job: int) -> int:
 def _takes(graph: Graph, line: Line, job: int) -> int:
     """Bytes that the launch makes, with what goes along, and that are still there behind it."""
     mine = line.jobs[job]
-    whole = _made(graph, line, mine.launch, job)
+    whole = _allocated(graph, line, mine.launch, job)
     for k in range(mine.prepares, mine.holds):
-        whole += _made(graph, line, line.items[k], job)
+        whole += _allocated(graph, line, line.items[k], job)
     return int(whole)
 
 
 @compiled
-def _made(graph: Graph, line: Line, node: int, job: int) -> int:
+def _allocated(graph: Graph, line: Line, node: int, job: int) -> int:
     whole = 0
-    for k in range(graph.rows[node].made, graph.rows[node + 1].made):
+    for k in range(graph.rows[node].allocated, graph.rows[node + 1].allocated):
         buffer, facts = line.buffers[graph.items[k]], graph.buffers[graph.items[k]]
         if buffer.maker == node and (facts.kept or buffer.last > line.jobs[job].launch):
             whole += facts.bytes

@@ -37,7 +37,7 @@ def live_bytes(graph: Graph, order: Ints, live: Ints, buffers: Records) -> int:
     peak = now
     for position in range(len(order)):
         node = order[position]
-        for k in range(rows[node].made, rows[node + 1].made):
+        for k in range(rows[node].allocated, rows[node + 1].allocated):
             mine = buffers[items[k]]
             if not mine.known:
                 mine.known = 1
@@ -96,7 +96,7 @@ def begin_curve(graph: Graph, walk: Walk) -> None:
             mine, facts = buffers[items[k]], graph.buffers[items[k]]
             if mine.end == mine.first:
                 mine.born = place
-                walk.places[place].made += facts.bytes * (1 - facts.input)
+                walk.places[place].allocated += facts.bytes * (1 - facts.input)
             walk.touches[mine.end] = place
             mine.end += 1
     live_bytes(graph, walk.base, walk.live, walk.buffers)
@@ -108,13 +108,13 @@ def hoist(graph: Graph, walk: Walk, count: int) -> bool:
     the front; notes it if so. The caller has to call :func:`ran` for each of them next.
     """
     places, front, budget = walk.places, walk.clock[0].front, walk.clock[0].budget
-    made = 0
+    allocated = 0
     for k in range(count):
         if graph.nodes[places[k].group].fixed:
             return False
-        made += places[walk.nodes[places[k].group].position].made
+        allocated += places[walk.nodes[places[k].group].position].allocated
     # While they run, what they read is still there.
-    if budget >= 0 and made and walk.live[front] - places[front].made + made > budget:
+    if budget >= 0 and allocated and walk.live[front] - places[front].allocated + allocated > budget:
         return False
     _together(walk, count, 1)
     allowed = not _still_too_much(graph, walk, count)
@@ -196,7 +196,7 @@ def _end_of_growth(walk: Walk, count: int) -> int:
     end = walk.clock[0].front
     for member in range(count):
         place = walk.nodes[walk.places[member].group].position
-        end = max(end, place * (walk.places[place].made > 0))
+        end = max(end, place * (walk.places[place].allocated > 0))
     return int(end)
 
 
@@ -208,12 +208,12 @@ def _change(graph: Graph, walk: Walk, count: int, grows: int, sign: int) -> int:
         node = walk.places[member].group
         place = walk.nodes[node].position
         if place != grows:
-            _add(walk.live, front, place * (walk.places[place].made > 0), walk.places[place].made * sign)
+            _add(walk.live, front, place * (walk.places[place].allocated > 0), walk.places[place].allocated * sign)
         for k in range(graph.rows[node].touched, graph.rows[node + 1].touched):
             buffer, facts = graph.items[k], graph.buffers[graph.items[k]]
             if facts.bytes and not facts.input and not facts.kept:
                 _add(walk.live, _freed_from(walk, buffer, place), place + 1, -facts.bytes * sign)
-    return _grown(walk.live, front, grows, walk.places[grows].made * sign if grows > front else 0)
+    return _grown(walk.live, front, grows, walk.places[grows].allocated * sign if grows > front else 0)
 
 
 @compiled

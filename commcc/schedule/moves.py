@@ -184,8 +184,8 @@ def _first_move(graph: Graph, moves: Moves) -> None:
     which = _drawn(moves, 4)
     launch = graph.nodes[places[place].node].waited
     if which == 0 and launch >= 0 and not graph.nodes[launch].placeholder:
-        for each in range(count):
-            moves.nodes[places[each].node].place = each
+        for at in range(count):
+            moves.nodes[places[at].node].place = at
         _move(graph, moves, moves.nodes[launch].place, 0)
     elif which == 1:
         _move(graph, moves, place, 1)

@@ -39,7 +39,7 @@ def path_bound(graph: Graph) -> int:
 
 def _one_machine(jobs: tuple[Ints, Ints, Ints]) -> int:
     order = np.lexsort(jobs[::-1])
-    heads, ns, tails = (np.ascontiguousarray(each[order]) for each in jobs)
+    heads, ns, tails = (np.ascontiguousarray(column[order]) for column in jobs)
     return _jackson(heads, ns, tails, heaps(1, len(order) + 1))
 
 

@@ -189,7 +189,7 @@ class _Making:
         self,
         place: tuple[int, int],
         needs: Iterable[tuple[int, int]],
-        made: Sequence[tuple[int, int]],
+        writes: Sequence[tuple[int, int]],
         reads: Iterable[tuple[int, int]] = (),
         ns: int = 0,
     ) -> int:
@@ -197,7 +197,7 @@ class _Making:
         node = len(self.nodes)
         self.nodes.append((*place, ns))
         self.edges += [(node, *need) for need in needs]
-        self.buffers += [(node, 1, *buffer) for buffer in made]
+        self.buffers += [(node, 1, *buffer) for buffer in writes]
         self.buffers += [(node, 0, *buffer) for buffer in reads]
         return node
 
@@ -234,8 +234,8 @@ class _Making:
         parts += self._after(self.bucket.members)
         for op, to, size in model.kernels():
             sent = self._buffer(to.bytes)
-            made = self._node((_LAUNCH, len(self.nodes)), parts, [sent], read, price((op, to, size)))
-            parts, read = [(INNER, made)], [sent]
+            node = self._node((_LAUNCH, len(self.nodes)), parts, [sent], read, price((op, to, size)))
+            parts, read = [(INNER, node)], [sent]
         received = RECEIVED, 0
         self.launch = self._node((_LAUNCH, len(self.nodes)), parts, [received], read)
         after = self._after(member.wait for member in model.members)
@@ -254,12 +254,12 @@ class _Making:
     def _call(self) -> None:
         """One call on all members as they are, and a wait for each."""
         members, free_ns = self.model.members, self.pieces.free_ns
-        made = [buffer for member in members for buffer in self._old(member.launch)]
+        results = [buffer for member in members for buffer in self._old(member.launch)]
         read = [buffer for member in members for buffer in self._old(member.input)]
         sent = [(OUTER, self.unit(member.input)) for member in members]
-        self.launch = self._node((_LAUNCH, 0), [*sent, *self._after(self.bucket.members)], made, read)
+        self.launch = self._node((_LAUNCH, 0), [*sent, *self._after(self.bucket.members)], results, read)
         for place, member in enumerate(members):
             own = self._old(member.launch)
-            part = self._node((_WAIT, 2 * place), [(INNER, self.launch)], own, made, free_ns)
+            part = self._node((_WAIT, 2 * place), [(INNER, self.launch)], own, results, free_ns)
             needs = [(INNER, part), (INNER, self.launch), *self._after([member.wait])]
-            self.waits.append(self._node((_WAIT, 2 * place + 1), needs, own, [*made, *read]))
+            self.waits.append(self._node((_WAIT, 2 * place + 1), needs, own, [*results, *read]))

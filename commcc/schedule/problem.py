@@ -110,8 +110,8 @@ class Problem:
     """A graph under costs: dependences, durations, and a lower bound.
 
     preparation: for launches that depend on nothing but graph inputs through a few nodes without
-    much weight beside the transfer (casts and views of parameters, copies that put a bucket together), those nodes in
-    graph order. feeding: for reduce-scatters the
+    much weight compared to the transfer (casts and views of parameters, copies that put a bucket together), those nodes
+    in graph order. feeding: for reduce-scatters the
     compute nodes whose results they send, and what lies between. quick: do with a lower bound that is
     made fast, where many graphs are compared. known: what these costs predict for the graph, where that is known.
     graph: the same for kernels. stream: of each launch.

@@ -51,7 +51,7 @@ class _Cutter:
     def cut(self, most: int) -> list[int]:
         """See :func:`cut_runs`."""
         order, compute, feeding = self.order, self.problem.index.compute, self.problem.feeding
-        made: list[int] = []
+        new_order: list[int] = []
         run = begin = 0
         for at in self.stops:
             node = order[at]
@@ -59,13 +59,13 @@ class _Cutter:
                 continue
             if compute[node] and run >= most and (sooner := self._sooner(at)):
                 run = 0
-                made += [each for each in order[begin:at] if each not in self.sooner] + sooner
+                new_order += [other for other in order[begin:at] if other not in self.sooner] + sooner
                 self.sooner.update(sooner)
                 begin = at
             if node in feeding:
                 run = 0
             run += compute[node]
-        return made + [each for each in order[begin:] if each not in self.sooner]
+        return new_order + [other for other in order[begin:] if other not in self.sooner]
 
     def _sooner(self, at: int) -> list[int]:
         """What has to run for one of the next reduce-scatters, itself last; nothing where none can come to ``at``."""
@@ -83,21 +83,21 @@ class _Cutter:
 
     def _missing(self, launch: int, at: int) -> list[int]:
         """The launch and all it needs that has not run, in order; nothing where that takes compute or a launch."""
-        index, found, stack = self.problem.index, {launch}, [launch]
+        index, missing, stack = self.problem.index, {launch}, [launch]
         if launch in self.blocked and not self._ran(self.blocked[launch], at):
             return []
         while stack:
             for node in self.problem.preds[stack.pop()]:
-                if self._ran(node, at) or node in found:
+                if self._ran(node, at) or node in missing:
                     continue
                 if index.compute[node] or node in index.launches:
                     self.blocked[launch] = node
                     return []
-                if len(found) >= _WITH:
+                if len(missing) >= _WITH:
                     return []
-                found.add(node)
+                missing.add(node)
                 stack.append(node)
-        return sorted(found, key=self.place.__getitem__)
+        return sorted(missing, key=self.place.__getitem__)
 
     def _too_far(self, launch: int, at: int) -> bool:
         """Whether more compute than the limit allows would lie between the launch and its first wait."""

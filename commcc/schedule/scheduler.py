@@ -225,13 +225,13 @@ def _first(graph: Graph, walk: Walk) -> int:
     if launch < 0 or walk.nodes[launch].arrival <= clock.now:
         return int(front)
     # What makes more than this passes the budget at once; most candidates do where there is little memory.
-    most = clock.budget - walk.live[clock.front] + walk.places[clock.front].made if clock.budget >= 0 else _MUCH
+    most = clock.budget - walk.live[clock.front] + walk.places[clock.front].allocated if clock.budget >= 0 else _MUCH
     place = next_position(walk.ready, clock.front)
     for _ in range(_READY):
         if place < 0:
             break
-        node, made = walk.places[place].node, walk.places[place].made
-        if (made <= most or not made) and not _holds_up(graph, walk, node) and may(graph, walk, node, 0):
+        node, allocated = walk.places[place].node, walk.places[place].allocated
+        if (allocated <= most or not allocated) and not _holds_up(graph, walk, node) and may(graph, walk, node, 0):
             return int(node)
         place = next_position(walk.ready, place + 1)
     return -1

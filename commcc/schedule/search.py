@@ -20,7 +20,7 @@ The first round aims at the lower bound or below. Where the best order is then a
 1 % above the bound, a round is made with launches closer to their waits. Where the best step is more than 0.5 % above
 the bound, one aims at the step that was reached: what need not be early then takes no memory early. Last, under the
 first of these conditions, come rounds with a little less memory, for as long as each gains: the scheduler hoists what
-fits first, and what it could not hoist later may have been worth more.
+fits first, and what it could not hoist later may have gained more.
 
 An order that needs less memory above the budget wins, then the shorter simulated step. Steps are compared
 to 0.1 % of the lower bound; among equal ones the shorter longest run of compute between two
@@ -127,13 +127,13 @@ _CLOSE = 1
 
 @dataclass(frozen=True)
 class SearchResult:
-    """The best order (made: its numbers as words), its simulated step, peak memory and longest run of compute nodes
+    """The best order (packed: its numbers as bytes), its simulated step, peak memory and longest run of compute nodes
     between two reduce-scatters. tried: schedules made. settings: what led to it, (target, lead, own time in permille,
     run) for each round; of a glance the first one; empty when the graph's own order is best. lined: whether it began
     from an order in which only collectives moved.
     """
 
-    made: bytes
+    packed: bytes
     step_ns: int
     peak_bytes: int
     longest_run: int
@@ -154,7 +154,7 @@ class SearchResult:
     @property
     def nodes(self) -> Ints:
         """The order for kernels."""
-        return np.frombuffer(self.made, np.int64)
+        return np.frombuffer(self.packed, np.int64)
 
     def close(self, problem: Schedulable, limits: Limits) -> bool:
         """Whether there is next to nothing left to gain."""
@@ -214,7 +214,7 @@ def search(problem: Problem, limits: Limits, effort: int, hopeless: int | None =
 
 
 def _unfinished(problem: Problem, best: SearchResult, hopeless: int | None) -> bool:
-    """Whether an order is not worth more work; on small graphs moves may still make the step shorter."""
+    """Whether an order is not to get more work; on small graphs moves may still make the step shorter."""
     return hopeless is not None and best.step_ns > hopeless and len(best.nodes) >= _MOVED_NODES
 
 
@@ -231,10 +231,10 @@ def search_once(problem: Problem, limits: Limits, effort: int, hopeless: int | N
     asked = problem.bound, limits, effort
     if _last is not None and _last[0]() is problem.costs and _last[1] == asked:
         return _last[2]
-    found = search(problem, limits, effort, hopeless)
-    if not _unfinished(problem, found, hopeless):
-        _last = weakref.ref(problem.costs), asked, found
-    return found
+    result = search(problem, limits, effort, hopeless)
+    if not _unfinished(problem, result, hopeless):
+        _last = weakref.ref(problem.costs), asked, result
+    return result
 
 
 def _unit(problem: Schedulable) -> int:
@@ -265,7 +265,7 @@ def glance(
     start = best = _judge(problem, np.arange(len(problem.graph.nodes)), 0, ())
     line: SearchResult | None = None
     again = _GLANCED[schedules.start : schedules.stop]
-    starts = again if first is None else (first, *(each for each in again if each != first))
+    starts = again if first is None else (first, *(other for other in again if other != first))
     for tried, (base, setting) in enumerate(starts, 1):
         over = hopeless is not None and best.step_ns > hopeless
         if best.close(problem, limits) or (tried > _ENOUGH and over):
@@ -280,7 +280,7 @@ def glance(
         aim = problem.bound * target // 1000 if target else min(best.step_ns, hopeless or best.step_ns)
         order = schedule(problem, begun.nodes, Policy(aim, *rest), limits, until)
         result = replace(_judge(problem, order, tried, begun.settings or (setting,)), lined=begun.lined)
-        best = min(best, result, key=lambda each: each.rank(problem, start, limits))
+        best = min(best, result, key=lambda candidate: candidate.rank(problem, start, limits))
     return best
 
 
@@ -336,7 +336,7 @@ class _Search:
         """Orders of nodes in place of those of units."""
         start, best = self.start, self.best
         self.start = _judge(self.problem, np.arange(len(self.problem.index)), 0, ())
-        self.bests = [self._unfolded(each) for each in self.bests]
+        self.bests = [self._unfolded(result) for result in self.bests]
         self.best = self.start if best is start else self._unfolded(best)
 
     def _unfolded(self, of: SearchResult) -> SearchResult:
@@ -350,7 +350,7 @@ class _Search:
         of them would be another one, and might be cut less well.
         """
         step = self._rank(self.best)[:3]
-        for best in [each for each in self.bests if self._rank(each)[:3] == step]:
+        for best in [candidate for candidate in self.bests if self._rank(candidate)[:3] == step]:
             for most in _CUTS:
                 if most >= min(best.longest_run, self.best.longest_run):
                     break
@@ -362,7 +362,7 @@ class _Search:
                     break
 
     def even(self) -> None:
-        """Make the longest runs of compute shorter where other runs have room."""
+        """Make the longest runs of compute shorter where other runs have space."""
         if self.best.longest_run <= SHORT or not self.problem.feeding:
             return
         order = evened(self.problem, self.limits, self.best.nodes)
@@ -374,9 +374,9 @@ class _Search:
         if self.best.step_ns <= self.problem.bound or count >= _MOVED_NODES:
             return
         trials = min(_TRIALS, _TRIED_NODES // max(1, count))
-        for each in dict.fromkeys(orders):
-            order = improved(self.problem, self.limits, each.nodes, trials)
-            self.best = min(self.best, _judge(self.problem, order, each.tried, each.settings), key=self._rank)
+        for result in dict.fromkeys(orders):
+            order = improved(self.problem, self.limits, result.nodes, trials)
+            self.best = min(self.best, _judge(self.problem, order, result.tried, result.settings), key=self._rank)
 
     def _rank(self, result: SearchResult) -> Rank:
         return result.rank(self.problem, self.start, self.limits)
@@ -431,14 +431,14 @@ def _lined(problem: Schedulable, limits: Limits, own_peak: int) -> SearchResult:
     own_peak: of the graph's own order, which is allowed at first, since nothing can move where that passes the budget.
     """
     allowed = limits if limits.budget is None else replace(limits, budget=max(limits.budget, own_peak))
-    made = best = _judge(problem, in_order(problem, allowed), 0, ())
+    result = best = _judge(problem, in_order(problem, allowed), 0, ())
     less = 0
     for _ in range(_AGAIN):
-        if limits.budget is None or made.peak_bytes <= max(limits.budget, own_peak):
+        if limits.budget is None or result.peak_bytes <= max(limits.budget, own_peak):
             break
-        less = 2 * less + made.peak_bytes - limits.budget
-        made = _judge(problem, in_order(problem, replace(limits, budget=limits.budget - less)), 0, ())
-        best = min(best, made, key=lambda each: each.peak_bytes)
+        less = 2 * less + result.peak_bytes - limits.budget
+        result = _judge(problem, in_order(problem, replace(limits, budget=limits.budget - less)), 0, ())
+        best = min(best, result, key=lambda candidate: candidate.peak_bytes)
     return replace(best, lined=True)
 
 

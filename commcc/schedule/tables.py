@@ -84,8 +84,8 @@ def count_needed(making: Making, launch: int, pairs: int, write: int) -> int:
         node = graph.items[k] if k < end else launch
         for at in range(graph.rows[node].preds, graph.rows[node + 1].preds):
             inside = 0
-            for each in range(begin, end):
-                inside = max(inside, 1 if graph.items[each] == graph.items[at] else 0)
+            for other in range(begin, end):
+                inside = max(inside, 1 if graph.items[other] == graph.items[at] else 0)
             if inside:
                 continue
             if write:

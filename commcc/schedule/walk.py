@@ -34,7 +34,7 @@ NODE = (
 #: By position in the base order: the node; node that ran as the so-many-th; time on the compute stream before;
 #: compute nodes before; bytes made there; whether it ran. group and
 #: crowded are lists: nodes that are to run together, launches that wait for others to land.
-PLACE = ("node", "order", "progress", "computed", "made", "done", "together", "group", "crowded")
+PLACE = ("node", "order", "progress", "computed", "allocated", "done", "together", "group", "crowded")
 #: By buffer: the positions that touch it are ``touches[first:end]``, less those at the end that ran; born: the
 #: first one, -1 for none.
 BUFFER = ("first", "end", "born", *SIZES)

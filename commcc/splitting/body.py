@@ -142,36 +142,36 @@ class Bodies:
             return []
         kinds = {**front.kinds, self.nodes[launch]: given, self.nodes[wait]: given}
         side = Side(kinds, [wait], [], set(front.whole), wait)
-        found, waiting, seen = [side.copy()], sorted(self.index.users[wait]), set(self.index.users[wait])
+        sides, waiting, seen = [side.copy()], sorted(self.index.users[wait]), set(self.index.users[wait])
         first_outside = len(self.nodes)
         while waiting:
             number = heapq.heappop(waiting)
             if not self._takes(side, number, launch, min(first_outside, number)):
                 first_outside = min(first_outside, self.taken.get(number, number))
                 continue
-            found.append(side.copy())
+            sides.append(side.copy())
             for user in self.index.users[number]:
                 if user not in seen:
                     seen.add(user)
                     heapq.heappush(waiting, user)
-        return found
+        return sides
 
     def _takes(self, side: Side, number: int, launch: int, limit: int) -> bool:
         """Cut a node behind a wait, too; False where it stays whole."""
         node = self.nodes[number]
         if len(side.body) > MOST_NODES or not self.is_plain(number):
             return False
-        inside = {self.nodes[each] for each in side.body}
+        inside = {self.nodes[n] for n in side.body}
         given = {used: side.kinds[used] for used in node.all_input_nodes if used in inside}
-        made = self.slices.made(node, given)
-        if made is None:
+        result = self.slices.result(node, given)
+        if result is None:
             return False
-        kind, others = made
+        kind, others = result
         outside = [self.number[used] for used in node.all_input_nodes if used not in inside]
         behind = max(side.behind, *outside, -1)
-        fits = all(self._can_cut(operand, each) for operand, each in others.items())
+        fits = all(self._can_cut(operand, rows) for operand, rows in others.items())
         fits = fits and self._agrees(side, node, {**given, **others}, behind)
-        if not fits or behind >= limit or any(self.taken.get(each, -1) >= behind for each in outside):
+        if not fits or behind >= limit or any(self.taken.get(n, -1) >= behind for n in outside):
             return False
         side.kinds.update({**others, node: kind})
         side.whole.update(used for used in node.all_input_nodes if used not in given and used not in others)
@@ -204,7 +204,7 @@ class Bodies:
             body=tuple(body),
             cuts=tuple(Cut(n, kinds[self.nodes[n]].dim, dense=self._dense(n, inside)) for n in cuts),
             joins=tuple(join for join in joins if join is not None),
-            resized=tuple(size for each in resized if each for size in each),
+            resized=tuple(size for changes in resized if changes for size in changes),
             in_turn=True,
         )
 

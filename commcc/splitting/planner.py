@@ -66,19 +66,19 @@ class Splitter:
 
     def splits(self, exposed: Mapping[int, int], smallest: float) -> list[Split]:
         """A split for every exposed collective that gains by it, in graph order. smallest: bytes of one."""
-        found = []
+        splits = []
         for launch in sorted(exposed):
             reason = self._obstacle(launch, smallest)
             if reason is None:
                 split = self._best(launch, exposed[launch])
                 if isinstance(split, Split):
-                    found.append(split)
+                    splits.append(split)
                     at = max(turns_of(self.index, split.region))
                     self.bodies.taken.update((n, launch if n < launch else at) for n in split.region.body)
                     continue
                 reason = split
             self.left.append(LeftOut(launch, reason))
-        return found
+        return splits
 
     def cut(self, splits: Sequence[Split]) -> Program:
         """The program with these splits made."""
@@ -133,7 +133,7 @@ class Splitter:
                 continue
             behind = self.bodies.behind(launch, front)
             for back in self._ends(behind):
-                # Of what is computed with a collective, all but one part can run beside the others.
+                # Of what is computed with a collective, all but one part can run concurrently with the others.
                 if self._work(front) + self._work(back) > self.costs.launch_ns:
                     yield front, back
 
@@ -160,7 +160,7 @@ class Splitter:
         at = {node: place for place, node in enumerate((*outside, *body))}
 
         def moved(entries: tuple[Any, ...]) -> tuple[Any, ...]:
-            return tuple(replace(each, node=at[self.nodes[each.node]]) for each in entries)
+            return tuple(replace(entry, node=at[self.nodes[entry.node]]) for entry in entries)
 
         own = replace(
             region,
@@ -187,7 +187,9 @@ class Splitter:
         except CommccError:
             return -1, 0
         after_index = build_index(cut)
-        if any(not _is_dense(after_index, each) for launch in after_index.launches.values() for each in launch.inputs):
+        if any(
+            not _is_dense(after_index, operand) for launch in after_index.launches.values() for operand in launch.inputs
+        ):
             return -1, 0
         after = Simulator(after_index, self.model.price(after_index)).run()
         work = after.compute_ns + after.launch_ns - before.compute_ns - before.launch_ns
@@ -202,8 +204,8 @@ def _piece(outside: Sequence[fx.Node], body: Sequence[fx.Node], region: ChunkedR
         place.name, place.meta = node.name, {"val": node.meta.get("val")}
     for node in body:
         env[node] = copy_node(graph, node, env)
-    made = list(env.values())
-    graph.output(tuple(made[join.node] for join in region.joins))
+    copies = list(env.values())
+    graph.output(tuple(copies[join.node] for join in region.joins))
     return graph
 
 

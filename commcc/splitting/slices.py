@@ -2,7 +2,7 @@
 
     slices = Slices()
     slices.given(mm, Rows(("tokens", 4096), 1))     # {w: Rows(("tokens", 4096), 1)}: columns of the second operand
-    slices.made(mm, {x: Rows(("tokens", 60), 0)})   # (Rows(("tokens", 60), 0), {}): row by row
+    slices.result(mm, {x: Rows(("tokens", 60), 0)}) # (Rows(("tokens", 60), 0), {}): row by row
 
 What these rules do not say of an op is not cut, so that what is planned is proved afterwards
 (:mod:`commcc.verify.rows`). Limits: at most :data:`MOST_TRIED` ways to cut the operands of one op are tried.
@@ -36,8 +36,8 @@ def is_static(node: fx.Node) -> bool:
     val = node.meta.get("val")
     tensors = val if isinstance(val, (list, tuple)) else [val]
     return bool(tensors) and all(
-        isinstance(each, torch.Tensor) and all(type(size) is int and size > 0 for size in each.shape)
-        for each in tensors
+        isinstance(tensor, torch.Tensor) and all(type(size) is int and size > 0 for size in tensor.shape)
+        for tensor in tensors
     )
 
 
@@ -65,8 +65,8 @@ class Slices:
         if is_getitem(node.target):  # of what is cut as its parts are
             kind = next(iter(cuts.values()))
             return Rows(kind.order, kind.dim)
-        made = self.kind(node, cuts)
-        parts = made if isinstance(made, tuple) else (made,)
+        result = self.kind(node, cuts)
+        parts = result if isinstance(result, tuple) else (result,)
         first = parts[0] if parts else None
         if not isinstance(first, Rows) or first.order[0] not in SLICED or any(part != first for part in parts):
             return None
@@ -81,12 +81,12 @@ class Slices:
                 return cuts
         return None
 
-    def made(self, node: fx.Node, cuts: Cuts) -> tuple[Rows, Cuts] | None:
+    def result(self, node: fx.Node, cuts: Cuts) -> tuple[Rows, Cuts] | None:
         """What comes out where some operands are cut, and how others have to be cut for that."""
         for ways in self._ways(node, cuts, next(iter(cuts.values()))):
-            made = self.rows(node, ways)
-            if made is not None:
-                return made, {operand: kind for operand, kind in ways.items() if operand not in cuts}
+            result = self.rows(node, ways)
+            if result is not None:
+                return result, {operand: kind for operand, kind in ways.items() if operand not in cuts}
         return None
 
     def _ways(self, node: fx.Node, fixed: Cuts, like: Rows) -> Iterator[Cuts]:

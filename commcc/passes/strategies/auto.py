@@ -18,7 +18,7 @@ simulated. A bucketing is a cap on the bytes of a bucket for every key (kind, gr
    each key.
 
 6. where one stream of collectives is busy for most of the best step, its buckets with other, unequal sizes along the
-   step (:mod:`commcc.passes.strategies.uneven`), up to three or, where compute leaves room, ten times ``effort``;
+   step (:mod:`commcc.passes.strategies.uneven`), up to three or, where compute leaves space, ten times ``effort``;
 7. a quarter of ``effort`` with smaller buckets of other reduce-scatters, where merging made the longest run of compute
    between two of them longer: what shortens it at no more than 0.1 % of the step is taken.
 
@@ -146,23 +146,23 @@ class Search:
     def __init__(self, options: Bucket, context: PlanContext, model: CostModel, taken: list[Collective]) -> None:
         index = context.index
         self.options, self.index, self.ident, self.model = options, index, context.ident, model
-        self.taken, self.size = taken, {each.launch: size_of(each) for each in taken}
+        self.taken, self.size = taken, {collective.launch: size_of(collective) for collective in taken}
         self.costs: Costs = context.costs or model.price(index)
         self._known = context.prediction
         duration: dict[Key, int] = {}
         largest: dict[Key, int] = {}
         whole: dict[Key, int] = {}
-        for each in taken:
-            key = key_of(each, options.multi_dtype)
-            duration[key] = duration.get(key, 0) + self.costs.ns[each.launch]
-            largest[key] = max(largest.get(key, 0), size_of(each))
-            whole[key] = whole.get(key, 0) + size_of(each)
+        for collective in taken:
+            key = key_of(collective, options.multi_dtype)
+            duration[key] = duration.get(key, 0) + self.costs.ns[collective.launch]
+            largest[key] = max(largest.get(key, 0), size_of(collective))
+            whole[key] = whole.get(key, 0) + size_of(collective)
         self.keys = sorted(duration, key=lambda key: (-duration[key], key))
         self.ladders = [ladder(largest[key], whole[key]) for key in self.keys]
         self.limits = Reorder().limits(context.budget(options.memory_budget))
         self.tried: dict[Choice, Tried] = {}
         self.buckets: dict[Choice, tuple[PlannedBucket, ...]] = {}
-        self.made: dict[tuple[tuple[int, ...], str], PlannedBucket] = {}
+        self.planned: dict[tuple[tuple[int, ...], str], PlannedBucket] = {}
         # With form auto copies come first, as without it, so that what comes after can only be better.
         self.forms = (COPY, COALESCED) if options.form == AUTO else (options.form,)
         known = {*self.forms, options.form}
@@ -174,24 +174,24 @@ class Search:
     def run(self) -> tuple[Tried, Tried]:
         """No merging, and the best bucketing, which may be the same."""
         none = best = self._try(self._all(0, self.forms[0]))
-        found: list[Tried] = []
+        winners: list[Tried] = []
         for number, form in enumerate(self.forms, 1):
             self.effort += self.options.effort
             for choice in self._starts(best.choice, form):
                 best = self._better(best, choice)
             best = self._climbed(best, self.forms[:number])
-            found.append(self._looked_at_again(best) if best.buckets else best)
+            winners.append(self._looked_at_again(best) if best.buckets else best)
         if len(self.forms) > 1:  # what two schedules say of copies and calls is not the last word
             calls = [t for t in self._near(best, _NEAR) if any(bucket.coalesced for bucket in t.buckets)]
-            found += sorted(calls, key=lambda t: (t.over, t.step_ns, t.members))[:1]
-        found.sort(key=lambda t: (t.over, t.step_ns, t.members))
-        uneven, *others = self._uneven(found[0])
+            winners += sorted(calls, key=lambda t: (t.over, t.step_ns, t.members))[:1]
+        winners.sort(key=lambda t: (t.over, t.step_ns, t.members))
+        uneven, *others = self._uneven(winners[0])
         # What a few schedules gain, more of them may give the other.
-        sure = uneven.over < found[0].over or uneven.step_ns * 1000 < found[0].step_ns * (1000 - _SURE)
+        sure = uneven.over < winners[0].over or uneven.step_ns * 1000 < winners[0].step_ns * (1000 - _SURE)
         large = len(self.index) >= _LARGE
-        found = [*found[sure:], *(() if large else others)]
+        winners = [*winners[sure:], *(() if large else others)]
         spare = others[:_SPARE] if large else []
-        return self._settled(none, list(dict.fromkeys([self._spread(none, uneven), uneven, *found])), spare)
+        return self._settled(none, list(dict.fromkeys([self._spread(none, uneven), uneven, *winners])), spare)
 
     def _spread(self, none: Tried, best: Tried) -> Tried:
         """Where merging made runs of compute longer: with smaller buckets of reduce-scatters, of those as fast as this
@@ -234,7 +234,9 @@ class Search:
 
     def _busiest(self, best: Tried) -> tuple[str, int]:
         """The stream that is busy for longest with what may be merged, and for how many ns."""
-        single = {each.launch for each in self.taken}.difference(*(bucket.members for bucket in best.buckets))
+        single = {collective.launch for collective in self.taken}.difference(
+            *(bucket.members for bucket in best.buckets)
+        )
         busy: dict[str, int] = {}
         for node, ns in (
             *((bucket.members[0], self.sketches.piece(bucket).transfer) for bucket in best.buckets),
@@ -242,7 +244,7 @@ class Search:
         ):
             stream = self.unmerged.stream[node]
             busy[stream] = busy.get(stream, 0) + ns
-        return max(busy.items(), key=lambda each: each[1], default=("", 0))
+        return max(busy.items(), key=lambda item: item[1], default=("", 0))
 
     def _starts(self, best: Choice, form: str) -> list[Choice]:
         """What to try first in this form: all keys; before that, keys that are not merged so far, the others as they
@@ -280,22 +282,22 @@ class Search:
             again.append(self.result(t, glance(sketch, self.limits, range(_SCHEDULES, _MORE_SCHEDULES))))
         return min(again, key=lambda t: (t.over, t.step_ns, t.members))
 
-    def _settled(self, none: Tried, found: list[Tried], spare: Sequence[Tried]) -> tuple[Tried, Tried]:
+    def _settled(self, none: Tried, winners: list[Tried], spare: Sequence[Tried]) -> tuple[Tried, Tried]:
         """No merging, and the better of it and of the bucketings that won, all with the full effort of ``reorder``.
 
         spare: others, which get it where none of the first comes to what a few schedules say of these.
         """
-        found = [t for t in found if t.buckets]
-        if not found:  # in few schedules; with more another one may win
+        winners = [t for t in winners if t.buckets]
+        if not winners:  # in few schedules; with more another one may win
             near = self._near(none, _NEAR)
             if not near:
                 return none, none
-            found = [min(near, key=lambda t: (t.over, t.step_ns, t.members))]
+            winners = [min(near, key=lambda t: (t.over, t.step_ns, t.members))]
         large, bound = len(self.index) >= _LARGE, self.unmerged.bound
-        if large and not found[0].over and found[0].step_ns * 1000 <= bound * (1000 - _CERTAIN):
-            return none, self._calmest(found, spare)
+        if large and not winners[0].over and winners[0].step_ns * 1000 <= bound * (1000 - _CERTAIN):
+            return none, self._calmest(winners, spare)
         # No merging comes last: where it wins, that search is what ``reorder`` asks for next.
-        best = self._calmest(list(dict.fromkeys(found)), spare)
+        best = self._calmest(list(dict.fromkeys(winners)), spare)
         certain = large and not best.over and best.step_ns * 1000 <= bound * (1000 - _GAIN)
         none = none if certain else self._with_effort(none, best)
         better = best.over < none.over or best.step_ns * 1000 <= none.step_ns * (1000 - _GAIN)
@@ -306,13 +308,13 @@ class Search:
         within = [t for t in self.tried.values() if t.buckets and t.over <= best.over]
         return [t for t in within if t.step_ns * 1000 <= best.step_ns * (1000 + permille)]
 
-    def _calmest(self, found: Sequence[Tried], spare: Sequence[Tried]) -> Tried:
+    def _calmest(self, winners: Sequence[Tried], spare: Sequence[Tried]) -> Tried:
         """See :func:`_calmer`, with the full effort of ``reorder``."""
         settled: list[Tried] = []
-        for tried in (*found, *spare):
+        for tried in (*winners, *spare):
             best = min(settled, key=lambda t: (t.over, t.step_ns), default=None)
             shorter = best is None or tried.step_ns * 1000 <= best.step_ns * (1000 - _GAIN)
-            if tried in found or shorter:
+            if tried in winners or shorter:
                 settled.append(self._with_effort(tried, best))
         return _calmer(settled)
 
@@ -366,13 +368,13 @@ class Search:
         """The better of the best so far and a bucketing that is tried now, if any effort is left."""
         if self.judged >= self.effort and choice not in self.tried:
             return best
-        found = self._try(choice)
-        if found.buckets == best.buckets:
+        candidate = self._try(choice)
+        if candidate.buckets == best.buckets:
             return best
-        if found.over != best.over:
-            return min(found, best, key=lambda t: t.over)
-        gain = best.step_ns * _GAIN // 1000 if found.members > best.members else 0
-        return found if (found.step_ns + gain, found.members) < (best.step_ns, best.members) else best
+        if candidate.over != best.over:
+            return min(candidate, best, key=lambda t: t.over)
+        gain = best.step_ns * _GAIN // 1000 if candidate.members > best.members else 0
+        return candidate if (candidate.step_ns + gain, candidate.members) < (best.step_ns, best.members) else best
 
     def _try(self, choice: Choice) -> Tried:
         if choice not in self.tried:
@@ -419,9 +421,11 @@ class Search:
 
         return Sketches(self.unmerged, self.model, self.size)
 
-    def result(self, tried: Tried, found: SearchResult) -> Tried:
-        over = 0 if self.limits.budget is None else max(0, found.peak_bytes - self.limits.budget)
-        return replace(tried, step_ns=found.step_ns, peak_bytes=found.peak_bytes, over=over, run=found.longest_run)
+    def result(self, tried: Tried, schedule: SearchResult) -> Tried:
+        over = 0 if self.limits.budget is None else max(0, schedule.peak_bytes - self.limits.budget)
+        return replace(
+            tried, step_ns=schedule.step_ns, peak_bytes=schedule.peak_bytes, over=over, run=schedule.longest_run
+        )
 
     def _buckets_of(self, choice: Choice) -> tuple[PlannedBucket, ...]:
         if choice not in self.buckets:
@@ -440,23 +444,23 @@ class Search:
             max_consecutive=None,
         )
         taken = [c for c in self.taken if key_of(c, self.options.multi_dtype) not in blocks]
-        for each in walk(self.index, self.ident, taken, limits, self.options.multi_dtype).buckets:
-            if len(each.members) > 1:
-                yield self.bucket(each.members, choice[each.key].form)
+        for open_bucket in walk(self.index, self.ident, taken, limits, self.options.multi_dtype).buckets:
+            if len(open_bucket.members) > 1:
+                yield self.bucket(open_bucket.members, choice[open_bucket.key].form)
 
     def bucket(self, members: Sequence[Collective], form: str) -> PlannedBucket:
         """A bucket of these members, which are given in graph order."""
-        launches = tuple(each.launch for each in members)
-        made = self.made.get((launches, form))
-        if made is None:
-            made = self.made[launches, form] = bucket_of(
+        launches = tuple(member.launch for member in members)
+        planned = self.planned.get((launches, form))
+        if planned is None:
+            planned = self.planned[launches, form] = bucket_of(
                 self.index,
                 members,
                 Reason.of("shorter_step", members=len(members), bytes=sum(self.size[launch] for launch in launches)),
                 param_order=self.options.param_order,
                 coalesced=self.coalesced[form](members),
             )
-        return made
+        return planned
 
     def report(self, none: Tried, best: Tried) -> AutoReport:
         return AutoReport(
@@ -471,8 +475,8 @@ class Search:
         )
 
 
-def _calmer(found: Sequence[Tried]) -> Tried:
+def _calmer(settled: Sequence[Tried]) -> Tried:
     """Of the shortest steps within the budget the one with the shortest runs of compute."""
-    least = min(found, key=lambda t: (t.over, t.step_ns))
-    as_fast = [t for t in found if t.over == least.over and t.step_ns * 1000 <= least.step_ns * (1000 + _GAIN)]
+    least = min(settled, key=lambda t: (t.over, t.step_ns))
+    as_fast = [t for t in settled if t.over == least.over and t.step_ns * 1000 <= least.step_ns * (1000 + _GAIN)]
     return min(as_fast, key=lambda t: (t.run, t.step_ns, t.members))

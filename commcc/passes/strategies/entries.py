@@ -103,8 +103,8 @@ def with_modules(options: Bucket, collectives: Sequence[Collective]) -> tuple[li
     modules: dict[int, str] = {}
     for kind in dict.fromkeys(c.kind for c in collectives):
         own = [c for c in collectives if c.kind is kind]
-        found = labels([(c.group, c.dtype, c.input_bytes) for c in own]) or ()
-        modules.update((c.launch, f"{kind}.{label}") for c, label in zip(own, found, strict=False))
+        own_labels = labels([(c.group, c.dtype, c.input_bytes) for c in own]) or ()
+        modules.update((c.launch, f"{kind}.{label}") for c, label in zip(own, own_labels, strict=False))
     return [replace(c, module=modules.get(c.launch)) for c in collectives], bool(modules)
 
 
@@ -126,10 +126,10 @@ def _blocks(
         said = "no two modules hold the same collectives" if items else "no collective has a module"
         return (), (f"{BLOCKS} found no repeated blocks: {said}",) if present else ()
     rest = find_rest([item for item in items if written(item.path) is None], blocks.paths)
-    # What blocks lie in, as the list of layers to which chunks of whole layers give sums, is no entry beside them.
+    # What blocks lie in, as the list of layers to which chunks of whole layers give sums, is no entry of its own.
     held = {above for path in blocks.paths for above in parents(path)}
-    beside = [kept for paths in rest if (kept := tuple(path for path in paths if path not in held))]
-    roots = [*((path,) for path in blocks.paths), *beside]
+    rest_paths = [kept for paths in rest if (kept := tuple(path for path in paths if path not in held))]
+    roots = [*((path,) for path in blocks.paths), *rest_paths]
     remarks = () if blocks.alike else (f"{BLOCKS}: {_some(blocks.paths)} do not hold the same collectives",)
     return tuple(Entry("+".join(paths), paths, BLOCKS) for paths in roots), remarks
 
@@ -146,10 +146,10 @@ def _prefetch(options: Bucket, entries: Sequence[Entry], find: Matcher) -> tuple
     strangers: dict[str, None] = {}
     for pair in pairs_of(options.prefetch):
         ends = [names.get(name) or find(name) for name in pair]
-        found = [end.name for end in ends if end is not None]
+        entry_names = [end.name for end in ends if end is not None]
         strangers.update((name, None) for name, end in zip(pair, ends, strict=True) if end is None)
-        if len(found) == len(pair):
-            pairs[found[0], found[1]] = None
+        if len(entry_names) == len(pair):
+            pairs[entry_names[0], entry_names[1]] = None
     return Wanted(0, tuple(pairs)), list(strangers)
 
 

@@ -42,13 +42,13 @@ def form(options: Bucket, context: PlanContext) -> BucketResult:
     caps = byte_caps(options.bucket_cap_mb, index, context.model, taken, multi_dtype=options.multi_dtype)
     limits = Limits(caps, options.max_topo_span, options.max_consecutive)
     coalesced = form_of(options, context)
-    found = walk(index, ident, taken, limits, options.multi_dtype)
-    several = [b for b in found.buckets if len(b.members) > 1]
-    left += [LeftOut(b.first, _reason(b)) for b in found.buckets if len(b.members) == 1]
+    walked = walk(index, ident, taken, limits, options.multi_dtype)
+    several = [b for b in walked.buckets if len(b.members) > 1]
+    left += [LeftOut(b.first, _reason(b)) for b in walked.buckets if len(b.members) == 1]
     report = GreedyReport(
         largest_span=max((b.span for b in several), default=0),
-        closed={reason: found.closed[reason] for reason in ("bytes", "span", "dependence", "max_consecutive")},
-        knobs=_knobs(options, found),
+        closed={reason: walked.closed[reason] for reason in ("bytes", "span", "dependence", "max_consecutive")},
+        knobs=_knobs(options, walked),
         caps_mb=caps.in_words,
     )
     remarks = []
@@ -76,7 +76,7 @@ def _reason(bucket: OpenBucket) -> Reason:
     return Reason.of("at_end", **facts) if at_end else Reason.of("closed", **facts, closed_by=bucket.closed_by)
 
 
-def _knobs(options: Bucket, found: Walk) -> dict[str, Json]:
+def _knobs(options: Bucket, walked: Walk) -> dict[str, Json]:
     """For each cap how many buckets it closed; one that closed none is dormant."""
     knobs: dict[str, Json] = {}
     for knob, reason in (
@@ -87,7 +87,7 @@ def _knobs(options: Bucket, found: Walk) -> dict[str, Json]:
         value: Any = getattr(options, knob)
         knobs[knob] = {
             "value": list(value) if isinstance(value, tuple) else value,
-            "fired": found.closed[reason],
-            "dormant": value is not None and not found.closed[reason],
+            "fired": walked.closed[reason],
+            "dormant": value is not None and not walked.closed[reason],
         }
     return knobs

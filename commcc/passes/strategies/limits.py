@@ -75,22 +75,22 @@ def _holding(context: PlanContext, merging: Merging, limit: int) -> frozenset[in
     over = [at for at, held in enumerate(live) if held > limit]
     last = {buffer: node for node in range(len(after)) for buffer in memory.touched[node]}
     number = {name: launch for launch in index.launches for name in _names(index, launch)}
-    found: set[int] = set()
+    holders: set[int] = set()
     for launch in after.launches if over else ():
         begin = _begin(after, launch)
         end = max((last.get(buffer, launch) for buffer in after.estimates.buffers[launch]), default=launch)
         if any(begin <= at <= end for at in over):
-            found.update(number[name] for name in _names(after, launch) if name in number)
-    return frozenset(found)
+            holders.update(number[name] for name in _names(after, launch) if name in number)
+    return frozenset(holders)
 
 
 def _begin(after: GraphIndex, launch: int) -> int:
     """Where the first of what a merged launch puts together is made: a cast, a row of all, and its parts."""
-    made = frontier = {launch}
+    nodes = frontier = {launch}
     for _ in range(3 if len(_names(after, launch)) > 1 else 0):
         frontier = {p for node in frontier for p in after.data_preds[node] if after.ops[p] not in _FETCHED}
-        made = made | frontier
-    return min(made)
+        nodes = nodes | frontier
+    return min(nodes)
 
 
 def _names(index: GraphIndex, launch: int) -> tuple[str, ...]:

@@ -115,7 +115,7 @@ def _formed(options: Bucket, context: PlanContext, given_up: GivenUp) -> BucketR
         groups = select_groups(ident, "all")
         problems.append(error.what)
     taken, left = eligible(index, ident, groups)
-    roles = {c.launch for c in taken} | {each.launch for each in left} | index.merged_from.keys()
+    roles = {c.launch for c in taken} | {left_out.launch for left_out in left} | index.merged_from.keys()
     present, synthetic = with_modules(options, [c for c in ident.collectives if c.launch in roles])
     fit = {c.launch for c in taken}
     able = [c for c in present if c.launch in fit and (c.kind is not Kind.ALL_REDUCE or options.include_all_reduce)]
@@ -129,10 +129,10 @@ def _formed(options: Bucket, context: PlanContext, given_up: GivenUp) -> BucketR
     uncovered = [c for c in able if chosen.find(c.module) is None]
     units, cuts = _units(options, context, covered, given_up.apart)
     placed = prefetch(index, units, chosen.prefetch, given_up.still)
-    for each in uncovered:
-        unknown = each.module is None
-        reason = Reason.of("module_unknown") if unknown else Reason.of("no_entry", module=str(each.module))
-        left.append(LeftOut(each.launch, reason))
+    for collective in uncovered:
+        unknown = collective.module is None
+        reason = Reason.of("module_unknown") if unknown else Reason.of("no_entry", module=str(collective.module))
+        left.append(LeftOut(collective.launch, reason))
     lone = [u for u in units if u.bucket is None and not u.is_old]
     for unit in lone:
         over = unit.launch in given_up.apart
@@ -190,8 +190,8 @@ def _taken_apart(index: GraphIndex, sets: list[list[Collective]]) -> tuple[list[
     """
     cuts = 0
     origin = list(range(len(sets)))
-    while found := cycles(index, [[c.launch for c in members] for members in sets], ()):
-        widest = {max(cycle.groups, key=lambda g: sets[g][-1].launch - sets[g][0].launch) for cycle in found}
+    while cyclic := cycles(index, [[c.launch for c in members] for members in sets], ()):
+        widest = {max(cycle.groups, key=lambda g: sets[g][-1].launch - sets[g][0].launch) for cycle in cyclic}
         cuts += len(widest)
         parts: list[list[Collective]] = []
         origins: list[int] = []
@@ -224,7 +224,7 @@ def _rejoined(index: GraphIndex, sets: list[list[Collective]], origin: list[int]
         else:
             taker += members
             order.merge_all(taker[-2:])
-    return several + [members for each in takers.values() for members in each]
+    return several + [members for parts in takers.values() for members in parts]
 
 
 def _rows(units: Iterable[Unit], placed: Prefetched) -> tuple[ModuleRow, ...]:

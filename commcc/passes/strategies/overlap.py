@@ -14,7 +14,7 @@ is made if
 1. the merged launch and wait can stand where no compute has to move for them,
 2. the graph with these constraints stays free of cycles,
 3. the merged collective takes no longer than what runs between its launch and its wait,
-4. memory has room for it (:mod:`commcc.planning.headroom`), and
+4. memory has headroom for it (:mod:`commcc.planning.headroom`), and
 5. its copies take no longer on the compute stream than the launch and the latency that it saves, the latter
    as far as it is exposed (:mod:`commcc.planning.merge_cost`).
 
@@ -193,8 +193,8 @@ class _Overlap:
         obstacle = self._obstacle(order, bucket, members)
         if obstacle is not None:
             self.refused[obstacle] += 1
-            for each in (candidate, *(bucket.members if len(bucket.members) == 1 else ())):
-                self.why[each.launch] = _REFUSED[obstacle]
+            for collective in (candidate, *(bucket.members if len(bucket.members) == 1 else ())):
+                self.why[collective.launch] = _REFUSED[obstacle]
             return False
         order.merge_all((bucket.members[0], candidate))
         if self.headroom.budget is not None:
@@ -236,11 +236,11 @@ class _Overlap:
         """Whether launch and wait can stand between inputs, hiding compute and users, none of which moves."""
         index = self.index
         inputs, hiding_begins, hiding_ends, users = -1, len(index), -1, len(index)
-        for each in members:
-            if not launches_early((each,)):
-                inputs = max(inputs, *index.preds(each.launch))
-            users = min((users, *index.users[each.waits[0]]))
-            hiding = self.hiding.by_launch.get(each.launch)
+        for member in members:
+            if not launches_early((member,)):
+                inputs = max(inputs, *index.preds(member.launch))
+            users = min((users, *index.users[member.waits[0]]))
+            hiding = self.hiding.by_launch.get(member.launch)
             if hiding:
                 hiding_begins, hiding_ends = min(hiding_begins, hiding[0]), max(hiding_ends, hiding[-1])
         return inputs < min(hiding_begins, users) and hiding_ends < users
@@ -298,9 +298,9 @@ class _Overlap:
         hidden = sum(c.launch in self.hiding.by_launch for c in members)
         reason = Reason.of("stay_hidden", members=len(members), bytes=bucket.bytes, hidden=hidden)
         coalesced = bucket.model.coalesced
-        made = bucket_of(self.index, members, reason, param_order=self.options.param_order, coalesced=coalesced)
+        planned = bucket_of(self.index, members, reason, param_order=self.options.param_order, coalesced=coalesced)
         # As early as inputs and hiding compute allow; what hides a member waits for the launch.
-        return made if launches_early(members) else placed(made, members, min(c.launch for c in members))
+        return planned if launches_early(members) else placed(planned, members, min(c.launch for c in members))
 
 
 @dataclass(frozen=True)
@@ -357,7 +357,7 @@ class Trial:
 
     def _add(self, kept: list[OpenBucket], batches: list[list[OpenBucket]]) -> tuple[list[OpenBucket], list[Refused]]:
         """What is kept with as much of the batches as can be, and what was at fault in a batch of several."""
-        found: list[Refused] = []
+        faulty: list[Refused] = []
         while batches and self._left:
             batch, *batches = batches
             both = sorted([*kept, *batch], key=attrgetter("first"))
@@ -369,12 +369,12 @@ class Trial:
             if len(batch) == 1:
                 self.refused.append((batch[0], verdict.reason))
                 continue
-            found += [(bucket, verdict.reason) for bucket in at_fault]
+            faulty += [(bucket, verdict.reason) for bucket in at_fault]
             rest = [b for b in batch if b not in at_fault]
             half = len(rest) if at_fault else len(rest) // 2
             batches = [rest[:half], rest[half:], *batches]
         self.refused += [(bucket, Reason.of("not_tried", simulations=TRIALS)) for batch in batches for bucket in batch]
-        return kept, found
+        return kept, faulty
 
     def _judge(self, buckets: Sequence[OpenBucket]) -> _Verdict:
         from commcc.schedule.merged import merge
@@ -383,17 +383,17 @@ class Trial:
         self._left -= 1
         index, costs = merge(self._index, self._model, self._plan_of(buckets))
         timeline = Simulator(index, costs).run()
-        made = [index.position[f"{b.members[0].kind}_bucket_{n}"] for n, b in enumerate(buckets)]
+        merged = [index.position[f"{b.members[0].kind}_bucket_{n}"] for n, b in enumerate(buckets)]
         exposed = frozenset(
             n
-            for n, node in enumerate(made)
+            for n, node in enumerate(merged)
             if timeline.exposed.get(node, 0) > buckets[n].exposed_ns + costs.ns[node] * TOLERANCE // 1000
         )
         if exposed:
             return _Verdict(Reason.of("exposed"), exposed)
         if self._exposes_others(index, costs, timeline):
             return _Verdict(Reason.of("exposes_others"))
-        over = self._over_budget(index, buckets, made)
+        over = self._over_budget(index, buckets, merged)
         if over is not None:
             return over
         if timeline.step_ns > self.step_ns:
@@ -416,14 +416,14 @@ class Trial:
                 return True
         return False
 
-    def _over_budget(self, index: GraphIndex, buckets: Sequence[OpenBucket], made: Sequence[int]) -> _Verdict | None:
+    def _over_budget(self, index: GraphIndex, buckets: Sequence[OpenBucket], merged: Sequence[int]) -> _Verdict | None:
         """None within the budget; else the largest of the buckets at the peak, as many as hold the excess together."""
         from commcc.graph.memory import live_bytes
 
         memory = live_bytes(index)
         if self._budget is None or memory.peak_bytes <= self._budget or memory.peak_at is None:
             return None
-        stretches = [self._stretch(index, bucket, node) for bucket, node in zip(buckets, made, strict=True)]
+        stretches = [self._stretch(index, bucket, node) for bucket, node in zip(buckets, merged, strict=True)]
         largest = sorted(range(len(buckets)), key=lambda n: (-buckets[n].bytes, n))
         chosen = set[int]()
         for at in [at for at, live in enumerate(memory.live) if live > self._budget]:

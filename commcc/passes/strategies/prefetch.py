@@ -124,24 +124,26 @@ def prefetch(
         constraints, remarks = _of_gathers(_stops(units, Kind.ALL_GATHER, place), wanted)
         for kind in (Kind.REDUCE_SCATTER, Kind.ALL_REDUCE):
             constraints += _of_reductions(_stops(units, kind, place))
-        constraints = [each for each in constraints if not still & {c.launch for c in each.moved.members}]
+        constraints = [
+            constraint for constraint in constraints if not still & {c.launch for c in constraint.moved.members}
+        ]
         constraints.sort(key=lambda c: place[c.first.launch] > place[c.then.wait])
         kept, refused = constraints, list[OrderConstraint]()
-        if not known.issuperset(each.nodes for each in constraints):
+        if not known.issuperset(constraint.nodes for constraint in constraints):
             order, kept = MergeOrder(index, (), merged=[unit.members for unit in units]), []
-            for each in constraints:
-                (kept if order.keep(*each.nodes) else refused).append(each)
-        known = {each.nodes for each in kept}
-        fresh = [each for each in kept if each.nodes not in applied]
-        applied.update((each.nodes, each) for each in fresh)
+            for constraint in constraints:
+                (kept if order.keep(*constraint.nodes) else refused).append(constraint)
+        known = {constraint.nodes for constraint in kept}
+        fresh = [constraint for constraint in kept if constraint.nodes not in applied]
+        applied.update((constraint.nodes, constraint) for constraint in fresh)
         moved = _moved_for(units, applied.values(), kept)
         if tries and not fresh:
             break
         place = _places(index, moved)
     remarks += [
-        f"{each.first.entry.name} cannot be launched before the wait of {each.then.entry.name}: "
-        f"'{index.names[each.first.launch]}' needs what comes after it"
-        for each in refused
+        f"{constraint.first.entry.name} cannot be launched before the wait of {constraint.then.entry.name}: "
+        f"'{index.names[constraint.first.launch]}' needs what comes after it"
+        for constraint in refused
     ]
     return replace(moved, remarks=tuple(dict.fromkeys(remarks)))
 
@@ -196,18 +198,18 @@ def _moved_for(
     """Units where these constraints put them. kept: those that hold for good."""
     ahead: dict[int, Unit] = {}
     behind: dict[int, Unit] = {}
-    for each in applied:
-        if each.first.kind is Kind.ALL_GATHER:
-            other = ahead.setdefault(each.first.launch, each.then)
-            ahead[each.first.launch] = min(other, each.then, key=lambda u: u.wait_at)
+    for constraint in applied:
+        if constraint.first.kind is Kind.ALL_GATHER:
+            other = ahead.setdefault(constraint.first.launch, constraint.then)
+            ahead[constraint.first.launch] = min(other, constraint.then, key=lambda u: u.wait_at)
         else:
-            other = behind.setdefault(each.then.launch, each.first)
-            behind[each.then.launch] = max(other, each.first, key=lambda u: u.launch_at)
+            other = behind.setdefault(constraint.then.launch, constraint.first)
+            behind[constraint.then.launch] = max(other, constraint.first, key=lambda u: u.launch_at)
     moved = [_moved(unit, ahead.get(unit.launch), behind.get(unit.launch)) for unit in units]
     return Prefetched(
         tuple(unit for unit, _ in moved),
         tuple(move for _, moves in moved for move in moves),
-        tuple(Before(each.first.launch, each.then.wait) for each in kept),
+        tuple(Before(constraint.first.launch, constraint.then.wait) for constraint in kept),
         {launch: other.entry.name for side in (ahead, behind) for launch, other in side.items()},
     )
 

@@ -63,7 +63,7 @@ def bucket_of(
     if param_order:
         ordered.sort(key=lambda c: (c.anchor is None, c.anchor or 0, c.launch))
     form = BucketModel.of([Member.of(index, c.launch) for c in ordered], coalesced=coalesced)
-    made = PlannedBucket(
+    planned = PlannedBucket(
         kind=ordered[0].kind,
         members=tuple(c.launch for c in ordered),
         launch_at=0,
@@ -74,8 +74,8 @@ def bucket_of(
         copies=form.copies,
         coalesced=form.coalesced,
     )
-    launch_at = min(made.members) if launches_early(ordered) else max(made.members)
-    return placed(made, ordered, launch_at)
+    launch_at = min(planned.members) if launches_early(ordered) else max(planned.members)
+    return placed(planned, ordered, launch_at)
 
 
 def placed(bucket: PlannedBucket, members: Sequence[Collective], launch_at: int) -> PlannedBucket:

@@ -13,7 +13,7 @@ the buckets of one key; of the whole row, then of each of its halves, quarters a
 
 then the same where half of a part and half of the next are. What makes the step shorter is kept, or what leaves it as
 it is and keeps the stream busy for less. A level is gone through again until it brings nothing. Where compute leaves
-room for it, several bucketings are begun from: small buckets end elsewhere than large ones do. What keeps the stream
+space for it, several bucketings are begun from: small buckets end elsewhere than large ones do. What keeps the stream
 busy for longer than the best step is not looked at. Deterministic; effort is counted in bucketings judged.
 """
 
@@ -95,8 +95,8 @@ def improved(search: Search, starts: Sequence[Tried], stream: str, effort: int) 
         before = effort
         for shapes in running:
             effort -= shapes.improve(min(effort, _ROUND if len(running) > 1 else effort))
-        running = sorted(running, key=lambda each: each.best.rank)[: len(running) // 2] if before > effort else []
-    bests = sorted((each.best for each in descents), key=lambda best: best.rank)
+        running = sorted(running, key=lambda descent: descent.best.rank)[: len(running) // 2] if before > effort else []
+    bests = sorted((descent.best for descent in descents), key=lambda best: best.rank)
     return [best.tried for best in bests if best.rank < (first.over, first.step_ns)] or [first]
 
 
@@ -148,9 +148,9 @@ class Shapes:
         """Take the first change of a part of a row that helps; whether there is one. place: in halves of a part."""
         row = self.rows[key]
         if place < parts:
-            begin, end = (len(row) * each // parts for each in (place, place + 1))
+            begin, end = (len(row) * edge // parts for edge in (place, place + 1))
         else:  # behind all parts, what is half of one and half of the next
-            begin, end = (len(row) * (2 * (place - parts) + each) // (2 * parts) for each in (1, 3))
+            begin, end = (len(row) * (2 * (place - parts) + edge) // (2 * parts) for edge in (1, 3))
         for change in self._changes(row[begin:end]):
             rows = {**self.rows, key: row[:begin] + change + row[end:]}
             if self.left <= 0 or tuple(rows.values()) in self.seen:
@@ -160,7 +160,7 @@ class Shapes:
             self.left -= judged is not None
             if judged is not None and judged.better(self.now, self.best):
                 self.rows, self.now = rows, judged
-                self.best = min(self.best, judged, key=lambda each: each.rank)
+                self.best = min(self.best, judged, key=lambda candidate: candidate.rank)
                 return True
         return False
 
@@ -177,7 +177,7 @@ class Shapes:
         """A bucket cut where half of its bytes are before; as it is where it has one member."""
         if len(members) < 2:
             return (members,)
-        whole, before = sum(self.size[each] for each in members), 0
+        whole, before = sum(self.size[launch] for launch in members), 0
         at = 0
         while at < len(members) - 1 and 2 * before < whole:
             before += self.size[members[at]]
@@ -186,7 +186,7 @@ class Shapes:
 
 
 def _joined(row: Row) -> Members:
-    return tuple(sorted(each for members in row for each in members))
+    return tuple(sorted(launch for members in row for launch in members))
 
 
 def _longer(bound: int, best: Judged) -> bool:
@@ -202,11 +202,11 @@ class _Bucketings:
 
     def __init__(self, search: Search, best: Tried, stream: str) -> None:
         self.search = search
-        self.key = {each.launch: key_of(each, search.options.multi_dtype) for each in search.taken}
-        self.collective = {each.launch: each for each in search.taken}
-        self.made = {tuple(sorted(bucket.members)): bucket for bucket in best.buckets}
+        self.key = {member.launch: key_of(member, search.options.multi_dtype) for member in search.taken}
+        self.collective = {member.launch: member for member in search.taken}
+        self.planned = {tuple(sorted(bucket.members)): bucket for bucket in best.buckets}
         self.transfer: dict[Members, int] = {}
-        own = {launch: members for members in self.made for launch in members}
+        own = {launch: members for members in self.planned for launch in members}
         row: dict[Key, list[Members]] = {key: [] for key in search.keys}
         for launch in sorted(self.key):
             members = own.get(launch, (launch,))
@@ -225,9 +225,9 @@ class _Bucketings:
         self.first = Judged(best, None, self._busy(self.rows))
         if problem is None:
             return
-        found = glance(problem, search.limits, range(_FIRST))
-        best = min(best, search.result(best, found), key=lambda t: (t.over, t.step_ns))
-        self.first = Judged(best, found.start, self.first.busy_ns)
+        schedule = glance(problem, search.limits, range(_FIRST))
+        best = min(best, search.result(best, schedule), key=lambda t: (t.over, t.step_ns))
+        self.first = Judged(best, schedule.start, self.first.busy_ns)
 
     def shapes(self) -> Shapes:
         """The rows, to be changed."""
@@ -239,7 +239,7 @@ class _Bucketings:
         """
         merged = [members for row in rows.values() for members in row if len(members) > 1]
         span = self.search.options.max_topo_span
-        if span is not None and any(m[-1] - m[0] > span * _SPAN and m not in self.made for m in merged):
+        if span is not None and any(m[-1] - m[0] > span * _SPAN and m not in self.planned for m in merged):
             return None
         busy = self._busy(rows)
         if _longer(busy, best):
@@ -256,7 +256,7 @@ class _Bucketings:
         if problem is None or _longer(problem.bound, best):
             return Judged(replace(tried, step_ns=NEVER if problem is None else problem.bound), None, busy)
         hopeless = None if best.tried.over else best.tried.step_ns * (1000 + _LONGER) // 1000
-        found = glance(
+        schedule = glance(
             problem,
             search.limits,
             range(_SCHEDULES),
@@ -264,7 +264,7 @@ class _Bucketings:
             give_up=True,
             first=best.start,
         )
-        return Judged(search.result(tried, found), found.start, busy)
+        return Judged(search.result(tried, schedule), schedule.start, busy)
 
     def _sketch(self, buckets: Sequence[Bucket]) -> Schedulable | None:
         """The graph with these buckets; None where it is cyclic."""
@@ -276,10 +276,10 @@ class _Bucketings:
             return None
 
     def _bucket(self, members: Members) -> Bucket:
-        if members not in self.made:
+        if members not in self.planned:
             row = [self.collective[launch] for launch in members]
-            self.made[members] = self.search.bucket(row, self.forms[self.key[members[0]]])
-        return self.made[members]
+            self.planned[members] = self.search.bucket(row, self.forms[self.key[members[0]]])
+        return self.planned[members]
 
     def _busy(self, rows: Rows) -> int:
         """For how many ns the stream is busy."""

@@ -117,10 +117,10 @@ def _pass(node: Node, defaults: Defaults) -> Pass | None:
         return None
     before = len(node.file.mistakes)
     given = {} if options is None or options.is_null else option_texts(options, cls)
-    return _made(cls, node, {**applicable(cls, given, defaults.get(name, {})), **given}, before)
+    return _built(cls, node, {**applicable(cls, given, defaults.get(name, {})), **given}, before)
 
 
-def _made(cls: type[Pass], node: Node, values: dict[str, Any], before: int) -> Pass | None:
+def _built(cls: type[Pass], node: Node, values: dict[str, Any], before: int) -> Pass | None:
     if len(node.file.mistakes) > before:
         return None
     try:

@@ -167,7 +167,7 @@ class Decoder:
         if inner is not None:
             return None if node.is_null else self.value(node, inner, where)
         if item is not None:
-            return tuple(self.value(each, item, where) for each in node.items())
+            return tuple(self.value(entry, item, where) for entry in node.items())
         if hint is Reason:
             return Reason.of("stated", text=self._scalar(node, str, where))
         if dataclasses.is_dataclass(hint):
@@ -181,7 +181,7 @@ class Decoder:
         given = node.mapping(required, [f.name for f in chosen])
         if any(given[name].missing for name in required):
             return None
-        values = {name: self.value(each, hints[name], f"{cls.__name__}.{name}") for name, each in given.items()}
+        values = {name: self.value(entry, hints[name], f"{cls.__name__}.{name}") for name, entry in given.items()}
         return cls(**values)
 
     def node(self, node: Node) -> int:

@@ -134,10 +134,10 @@ def read_plan_file(path: str | Path) -> StoredPlan:
     source = _read_source(root["source"]) if "source" in root else None
     writer = root["commcc"].text() if "commcc" in root else ""
     file.check()
-    jobs = [each for each in read if each is not None]
+    jobs = [pair for pair in read if pair is not None]
     elsewhere = tuple(replace(job, plan=step.plan_elsewhere) for job, step in jobs)
-    found = hashlib.sha256(text.encode()).hexdigest()
-    return StoredPlan(Path(path), tuple(job for job, _ in jobs), elsewhere, source, found, writer)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return StoredPlan(Path(path), tuple(job for job, _ in jobs), elsewhere, source, digest, writer)
 
 
 def difference(graph: StoredGraph, index: GraphIndex) -> str:
@@ -170,7 +170,7 @@ def _read_source(node: Node) -> Source:
     names = tuple(chain.from_iterable(line.text().split() for line in parts["names"].items()))
     if len(set(names)) != len(names):
         parts["names"].fail("two nodes have the same name")
-    groups = [(each["name"].text(), _ranks(each["ranks"])) for each in map(_group, parts["groups"].items())]
+    groups = [(group["name"].text(), _ranks(group["ranks"])) for group in map(_group, parts["groups"].items())]
     digests = _read_digests(parts["digests"], len(names))
     return Source(parts["structure"].text(), digests, names, tuple(groups))
 

@@ -154,7 +154,7 @@ class Chains:
                     readers = who if readers == _NOBODY else _OUTSIDE
             all_readers[node], kernel_reads[node] = readers, by_kernel
 
-    def made_in_memory(self, constant: int) -> bool:
+    def is_materialized(self, constant: int) -> bool:
         """Whether something reads a constant that a compiler cannot fuse it into."""
         return self._kernel_reads[constant]
 
@@ -180,7 +180,7 @@ class Chains:
         paying = _Paying({}, {}, set(), {})
         for i, member in enumerate(self.member):
             if i in self.constants:
-                in_memory = self.made_in_memory(i)
+                in_memory = self.is_materialized(i)
                 result[i] = (0, self._traffic.bytes[i] if in_memory else 0, int(in_memory))
             elif member:
                 first = paying.first.setdefault(self.of[i], i)

@@ -109,9 +109,12 @@ class CostModel:
         together no less than one collective of all bytes.
         """
         first = transfers[0]
-        prices = [self.transfer(each) for each in transfers]
+        prices = [self.transfer(transfer) for transfer in transfers]
         latency = max(price.latency_ns for price in prices)
-        sent, got = sum(each.input_bytes for each in transfers), sum(each.output_bytes for each in transfers)
+        sent, got = (
+            sum(transfer.input_bytes for transfer in transfers),
+            sum(transfer.output_bytes for transfer in transfers),
+        )
         whole = self.transfer(replace(first, input_bytes=sent, output_bytes=got))
         ns = latency + sum(price.ns - price.latency_ns for price in prices)
         return replace(whole, ns=max(whole.ns, ns), latency_ns=latency, how=f"{len(prices)} in one call, {whole.how}")
@@ -171,10 +174,13 @@ class CostModel:
             priced_by[node], ns[node] = len(self.sources) - 1, free_ns
         how: dict[int, str] = {}
         latency: dict[int, int] = {}
-        found, after = ordered_operations(index, fused=self.settings.fused)
+        operations, after = ordered_operations(index, fused=self.settings.fused)
         # Layers repeat, so few operations are asked about: most are the same as an earlier one.
-        asked = {key: self._ask_operation(each) for key, each in {id(each): each for each in found.values()}.items()}
-        for node, operation in found.items():
+        asked = {
+            key: self._ask_operation(operation)
+            for key, operation in {id(operation): operation for operation in operations.values()}.items()
+        }
+        for node, operation in operations.items():
             priced_by[node], price = asked[id(operation)]
             ns[node] = price.ns
             if price.note:

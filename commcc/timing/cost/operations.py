@@ -35,12 +35,12 @@ def ordered_operations(index: GraphIndex, *, fused: bool) -> tuple[dict[int, Ope
     chains = Chains(index, traffic) if fused else None
     in_chains = chains.traffic() if chains else {}
     known: _Known = {}
-    found = {
+    by_node = {
         i: _operation(index, traffic, i, in_chains.get(i), known)
         for i, work in enumerate(index.estimates.work)
         if work is not Work.FREE and i not in index.launches
     }
-    return found, chains.after if chains else {}
+    return by_node, chains.after if chains else {}
 
 
 #: Operations by all that tells them apart.

@@ -90,14 +90,14 @@ class JsonStream:
         while True:
             error: Exception | None = None
             try:
-                found, end = self._decode(self._text, self._at)
+                parsed, end = self._decode(self._text, self._at)
             except (ValueError, RecursionError) as raised:
                 error = raised
             else:
                 # A number at the end of what was read so far may go on in the next piece.
                 if end < len(self._text) or self._ended:
                     self._at = end
-                    return found
+                    return parsed
             if len(self._text) - self._at > MAX_VALUE or isinstance(error, (RecursionError, _RefusedError)):
                 self._not_json(error)
             if not self._more() and error is not None:

@@ -159,11 +159,11 @@ def median(times: Iterable[tuple[int, int]]) -> int:
     ordered = sorted(times)
     total = sum(count for _, count in ordered)
     low, high = (total - 1) // 2, total // 2
-    found: list[int] = []
+    lower: list[int] = []
     passed = 0
     for ns, count in ordered:
         passed += count
-        found += [ns] * (len(found) == 0 and low < passed)
+        lower += [ns] * (len(lower) == 0 and low < passed)
         if high < passed:
-            return (found[0] + ns + 1) // 2
+            return (lower[0] + ns + 1) // 2
     raise ValueError("no times")
