@@ -39,7 +39,11 @@ def relabel(graph: fx.Graph, device: torch.device) -> None:
     for node in graph.nodes:
         if node.op == "output":
             continue
-        tensors = [source for source in node.all_input_nodes if _has_tensor(source)]
+        tensors = [
+            source
+            for source in node.all_input_nodes
+            if tree_any(lambda leaf: isinstance(leaf, torch.Tensor), source.meta.get("val"))
+        ]
         # What is computed from host values alone is computed there.
         if _copies_to_host(node) or (tensors and all(source in host for source in tensors)):
             host.add(node)
@@ -57,10 +61,6 @@ def _copies_to_host(node: fx.Node) -> bool:
     if op_name(node.target) != "aten._to_copy" or node.kwargs.get("device") != _CPU:
         return False
     return node.kwargs.get("non_blocking") is True or _COUNTS in node.meta.get("custom", {})
-
-
-def _has_tensor(node: fx.Node) -> bool:
-    return bool(tree_any(lambda leaf: isinstance(leaf, torch.Tensor), node.meta.get("val")))
 
 
 def _mover(device: torch.device) -> Callable[[Any], Any]:

@@ -10,8 +10,6 @@ communication, where its list is the result of another op, or is used as a whole
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import fx
 
@@ -38,8 +36,16 @@ def _one(node: fx.Node, names: set[str]) -> bool:
         parts = [user for user in node.users if user.args[1] == place]
         with node.graph.inserting_before(node):
             wait = node.graph.call_function(torch.ops._c10d_functional.wait_tensor.default, (tensor,))
-        wait.name = parts[0].name if parts else _unused(f"{node.name}_{place}", names)
-        wait.meta = dict(parts[0].meta) if parts else _meta(node, tensor)
+        if parts:
+            wait.name, wait.meta = parts[0].name, dict(parts[0].meta)
+        else:  # nobody reads the tensor afterwards
+            name = f"{node.name}_{place}"
+            while name in names:
+                name += "_"
+            names.add(name)
+            wait.name, wait.meta = name, {key: value for key, value in node.meta.items() if key != "val"}
+            if "val" in tensor.meta:
+                wait.meta["val"] = tensor.meta["val"]
         for part in parts:
             part.replace_all_uses_with(wait)
             node.graph.erase_node(part)
@@ -53,16 +59,3 @@ def _is_part(user: fx.Node, node: fx.Node, count: int) -> bool:
         return False
     place = user.args[1]
     return type(place) is int and 0 <= place < count
-
-
-def _meta(node: fx.Node, tensor: fx.Node) -> dict[str, Any]:
-    """Metadata of a wait for a tensor that nobody reads afterwards."""
-    meta = {key: value for key, value in node.meta.items() if key != "val"}
-    return meta | {"val": tensor.meta["val"]} if "val" in tensor.meta else meta
-
-
-def _unused(name: str, names: set[str]) -> str:
-    while name in names:
-        name += "_"
-    names.add(name)
-    return name

@@ -103,14 +103,15 @@ def walk_forward(pieces: Pieces, starts: tuple[int, ...]) -> Sink | None:
         seen.update(fresh)
         stack.extend(fresh)
     between = sorted({node for node, _ in seen} - set(starts))
-    accumulates = any(index.ops[n] in ADDITIONS or _writes_input(index, n) for n in between)
+    accumulates = any(index.ops[n] in ADDITIONS for n in between) or any(
+        index.ops[at] == "placeholder"
+        for n in between
+        for target in index.writes.get(n, ())
+        for at in index.storages[target]
+    )
     if not slots and not accumulates:
         return None
     return Sink(tuple(sorted(slots)), tuple(n for n in between if n in index.launches), accumulates, mixed)
-
-
-def _writes_input(index: GraphIndex, node: int) -> bool:
-    return any(index.ops[at] == "placeholder" for target in index.writes.get(node, ()) for at in index.storages[target])
 
 
 def _leads_on(pieces: Pieces, user: int, value: int) -> bool:
