@@ -337,7 +337,7 @@ def scatter_buffer(table: Terms, a: Arguments) -> Formed:
         raise Impossible("a group of no ranks")
     for tensor in a["rs_ins"]:
         part, shape = known(tensor)
-        if shape[0] // ranks * ranks != shape[0]:
+        if not shape or shape[0] // ranks * ranks != shape[0]:
             # PyTorch 2.15 fills it up with zeros, with or without its argument that says so; before it did not.
             raise Undecidable("an input whose rows do not divide by the group size")
         row = product(shape) // ranks
