@@ -23,7 +23,9 @@ bound holds for every order of every graph that merges any of them:
    and nothing else moves. That is a run of the given graph at the lower prices, so the bound of the given
    graph at these prices holds. Bytes do not change, nor do kinds and groups.
 5. What nodes on the compute stream cost may change with merging, since other chains are fused. So every
-   one of them counts with the least price that it has in the input and in ``results``; 0 where it is gone.
+   one of them counts with the least price that it has in the input and in ``results``; 0 where it is gone, but
+   for a cast that a merged collective has in common: that counts with its share of the common one, by bytes, in
+   whose place the members' casts run in step 4.
 
 Step 2 lets every collective have the rate of the largest one it could be part of, though such a one can only begin when
 its last member is ready, and ends before what needs its first. :func:`late_bound` counts that, for the merged
@@ -103,7 +105,7 @@ def merge_bound(
     inputs = 0 if index.estimates.resizes else memory.live(range(len(index))).input_bytes
     room = None if budget is None else budget - inputs
     for other, priced in results:
-        known = dict(zip(other.names, priced.ns, strict=True))
+        known = common_casts(index, other, priced) | dict(zip(other.names, priced.ns, strict=True))
         for node, name in enumerate(index.names):
             if node not in index.launches:
                 ns[node] = min(ns[node], known.get(name, 0))
@@ -123,6 +125,20 @@ def merge_bound(
         parts["compute stream in memory"] = memory_bound(index, least, load, budget, [other for other, _ in results])
     name = max(parts, key=lambda part: parts[part])
     return Bound(parts[name], name, parts)
+
+
+def common_casts(index: GraphIndex, other: GraphIndex, costs: Costs) -> dict[str, int]:
+    """By name of a cast that feeds a collective: its share of its merged collective's cast in another graph, in ns."""
+    shares: dict[str, int] = {}
+    merged = {member: launch for launch, members in other.merged_from.items() for member in members}
+    for node, facts in index.launches.items():
+        if (launch := merged.get(index.names[node])) is None:
+            continue
+        cast, whole = facts.inputs[0], other.launches[launch].inputs[0]
+        own, sent = index.tensors[cast], other.tensors[whole]
+        if cast in index.casts and whole in other.casts and own is not None and sent is not None:
+            shares[index.names[cast]] = costs.ns[whole] * own.bytes // max(1, sent.bytes)
+    return shares
 
 
 def _most(index: GraphIndex, memory: MemoryModel, node: int, mine: Transfer, room: int | None) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
 from types import SimpleNamespace
@@ -110,3 +111,23 @@ def test_what_else_is_on_the_stream_may_run_while_members_are_not_ready(merge_bo
     index, costs = result.first.index, result.first.prediction.costs
     step = result.last.prediction.timeline.step_ns
     assert 0.9 * step < merge_bound.merge_bound(index, costs, model).ns <= step
+
+
+def test_a_cast_in_common_counts_as_a_part_of_each(merge_bound):
+    program = load(ROOT / "sample_graphs" / "tiny_llama_fsdp4_bw.fx.txt.gz")
+    model = load_model("h100")
+    result = run(program, parse_pipeline("bucket{strategy=greedy,bucket_cap_mb=1000}"), model=model).program
+    index, after = build_index(program), build_index(result)
+    costs = model.price(after)
+    shares = merge_bound.common_casts(index, after, costs)
+    common = {after.launches[n].inputs[0] for n in after.merged_from if after.launches[n].inputs[0] in after.casts}
+    fed = {index.names[cast] for facts in index.launches.values() for cast in facts.inputs if cast in index.casts}
+    assert shares.keys() == fed - set(after.names)
+    whole = sum(costs.ns[node] for node in common)
+    assert whole - len(shares) <= sum(shares.values()) <= whole
+    free = replace(costs, ns=tuple(0 if node in common else ns for node, ns in enumerate(costs.ns)))
+    paid, unpaid = (
+        merge_bound.merge_bound(index, model.price(index), model, [(after, prices)]).parts for prices in (costs, free)
+    )
+    part = "compute stream, heads and tails"
+    assert paid[part] > unpaid[part]
