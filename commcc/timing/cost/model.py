@@ -111,10 +111,8 @@ class CostModel:
         first = transfers[0]
         prices = [self.transfer(transfer) for transfer in transfers]
         latency = max(price.latency_ns for price in prices)
-        sent, got = (
-            sum(transfer.input_bytes for transfer in transfers),
-            sum(transfer.output_bytes for transfer in transfers),
-        )
+        sent = sum(transfer.input_bytes for transfer in transfers)
+        got = sum(transfer.output_bytes for transfer in transfers)
         whole = self.transfer(replace(first, input_bytes=sent, output_bytes=got))
         ns = latency + sum(price.ns - price.latency_ns for price in prices)
         return replace(whole, ns=max(whole.ns, ns), latency_ns=latency, how=f"{len(prices)} in one call, {whole.how}")
