@@ -21,13 +21,13 @@ Rules:
 
 No chain waits for something that waits for the chain. Let a(n) be the count that rule 1 makes for
 kernels, taken for every node. The level l(n) is at least a(n), and no larger than that of any reader (one
-less for an order edge), be it a(n) or that of the first reader; so levels never fall along an edge. They rise
-on every order edge, and on every edge out of a kernel k, since l(n) >= a(n) > a(k) = l(k). A cycle between chains and other nodes
-would hence be of one level, without kernels and order edges: only edges from a fusable node, view or
-constant to another one of the same level. If the first of the two is in a chain, both are in the same
-one, which is no edge between different things. So the cycle would be one of views outside all
-chains, which are nodes of the graph itself, and that has none. (Order edges out of nodes that nothing
-comes before are left out: those cannot be on a cycle.)
+less for an order edge), be it a(n) or that of the first reader; so levels never fall along an edge. They
+rise on every order edge, and on every edge out of a kernel k, since l(n) >= a(n) > a(k) = l(k). A cycle
+between chains and other nodes would hence be of one level, without kernels and order edges: only edges from
+a fusable node, view or constant to another one of the same level. If the first of the two is in a chain,
+both are in the same one, which is no edge between different things. So the cycle would be one of views
+outside all chains, which are nodes of the graph itself, and that has none. (Order edges out of nodes that
+nothing comes before are left out: those cannot be on a cycle.)
 
 Control edges (:mod:`commcc.graph.index.control`) are no order edges for rule 1 as long as the chains then wait for
 nothing that waits for them, which is checked; else they count, and split chains that could not be one kernel.
