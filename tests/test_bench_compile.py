@@ -23,7 +23,7 @@ from commcc.replay.bench.graph_set import (
     variants_of,
     within_rounding,
 )
-from commcc.replay.compiled import inductor
+from commcc.replay.compiled import inductor, landmarks
 from commcc.replay.compiled.calls import Call, Listener, OrderKept, Recorder, match
 from commcc.replay.compiled.inductor import (
     CACHE_VARIABLE,
@@ -267,6 +267,56 @@ def test_fusions_move_no_wait(kept, cache, silent, monkeypatch):
     bench.run(bench.ready(own_inputs(bench.prepared, graphs.maker.of_rank(0))))
     order = bench.to_json()["order"]
     assert order["compared"] == 2 and bool(order["moved"]) is not kept
+
+
+class Seen(Exception):
+    """Ends compiling where a test has seen enough."""
+
+
+def test_members_of_a_bucket_are_one_node_on_a_gpu(cache, monkeypatch):
+    """Inductor puts inputs side by side with one kernel for all there, which its scheduler has as one node."""
+    from torch._inductor import ir
+    from torch._inductor.graph import GraphLowering
+
+    monkeypatch.setattr(ir, "is_gpu", lambda kind: True)
+    monkeypatch.setattr(GraphLowering, "has_feature", lambda self, device, feature: True)
+    before, after, groups = {}, {}, []
+
+    def by_name(nodes):
+        return {part.get_name(): set(part.ancestors) for node in nodes for part in node.get_nodes()}
+
+    def watched(nodes):
+        before.update(by_name(nodes))
+        groups.extend(node for node in nodes if len(node.get_nodes()) > 1)
+        after.update(by_name(landmarks.in_a_chain(nodes)))
+        raise Seen
+
+    monkeypatch.setattr(inductor, "landmark_options", lambda: {"_pre_fusion_custom_pass": watched})
+    g = Graph()
+    a, b, x = g.input("a", 4), g.input("b", 4), g.input("x", 4, 4)
+    launch = g(c10d.all_reduce.default, g(aten.cat.default, [a, b]), "sum", "0")
+    wait = g(c10d.wait_tensor.default, launch)
+    program = g.program(g(aten.mm.default, x, x), wait, groups=TWO)
+    stand_in_groups(make_set([program], BenchSettings(ranks=2, emulated=True)).layout)
+    with pytest.raises(CompileError, match="Seen"):
+        Compiled(prepared_of(program), {"a": torch.ones(4), "b": torch.ones(4), "x": torch.ones(4, 4)})
+    (group,) = groups
+    assert len(group.get_nodes()) == 2 and not group.ancestors
+    assert all(before[name] <= after[name] and name not in after[name] for name in before)
+    launched = next(name for name, ops in after.items() if ops >= set(group.get_operation_names()))
+    assert [name for name in after if after[name] - before[name] >= {launched}], "the product waits for the launch"
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+def test_a_bucket_of_inputs_on_a_device(tmp_path):
+    g = Graph()
+    a, b, x = (g.input(name, 64, 64) for name in "abx")
+    launch = g(c10d.all_reduce.default, g(aten.cat.default, [a, b]), "sum", "0")
+    wait = g(c10d.wait_tensor.default, launch)
+    save(g.program(g(aten.mm.default, x, x), wait, groups=TWO), tmp_path / "bucket.fx.txt")
+    command = ["bench", str(tmp_path / "bucket.fx.txt"), "--device", "emulated-cuda", "--compile", "--repeat", "6"]
+    assert run(command) == 0
 
 
 @pytest.mark.full

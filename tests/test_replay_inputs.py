@@ -227,6 +227,20 @@ def test_layout_of_memory_is_kept():
     assert torch.equal(made["b"][:, 0], made["b"][:, 5])
 
 
+@pytest.mark.parametrize("strides", [(1024, 1), (1, 2048)])
+def test_large_tensors_have_no_two_equal_rows_or_columns(strides):
+    g = Graph()
+    x = g.input("x", 1)
+    with g.mode:
+        x.meta["val"] = torch.empty_strided((2048, 1024), strides, dtype=torch.bfloat16)
+    maker, _, _ = maker_of(g.program(x))
+    made, again, other = (maker.of_rank(rank)["x"] for rank in (0, 0, 0))
+    assert made.shape == (2048, 1024) and made.stride() == strides and made.dtype == torch.bfloat16
+    assert torch.equal(made, again) and again.data_ptr() != other.data_ptr()
+    assert made.unique(dim=0).shape == made.shape and made.unique(dim=1).shape == made.shape
+    assert 0.9 < made.float().std() * 1024**0.5 < 1.1
+
+
 def test_what_is_divided_by_is_positive_and_masks_hide_no_whole_row():
     g = Graph()
     x, d, m = g.input("x", 8, 8), g.input("d", 8, 8), g.input("m", 50, 4, dtype=torch.bool)

@@ -60,5 +60,27 @@ def in_a_chain(nodes: list[Any]) -> list[Any]:
     for (_, before), (node, _) in pairwise(named):
         # Not among what is read: nothing is kept in memory for it.
         node.unmet_dependencies.add(StarDep(before))
-    landmarks[0].scheduler.compute_ancestors()
+    _set_ancestors(nodes)
     return nodes
+
+
+def _set_ancestors(nodes: list[Any]) -> None:
+    """As the scheduler's own ``compute_ancestors``, which knows no groups: on a GPU what is put into one tensor, as the
+    members of a bucket are, is by now one node for several ops.
+    """
+    known: dict[str, set[str]] = {}
+    for node in nodes:
+        parts = node.get_nodes()
+        for part in parts:
+            part.ancestors = _ancestors(part, known)
+        if parts != [node]:
+            node.ancestors = type(node.ancestors)().union(*(part.ancestors for part in parts))
+        known.update((op, node.ancestors) for op in node.get_operation_names())
+
+
+def _ancestors(node: Any, known: Mapping[str, set[str]]) -> Any:
+    """Names of all ops that a node depends on, in the scheduler's kind of set."""
+    own = node.get_operation_names()
+    before = {node.scheduler.name_to_buf[dep.name].defining_op_name(): None for dep in node.unmet_dependencies}
+    ops = [op for op in before if op not in own]
+    return type(own)(ops).union(*(known[op] for op in ops))
