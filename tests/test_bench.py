@@ -376,3 +376,50 @@ def test_wrong_use_is_one_line(capsys, arguments, words):
     out, err = capsys.readouterr()
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert words in err
+
+
+class Silent:
+    """A watch that nobody asks."""
+
+    program = device = None
+
+    def progress(self, doing, node):
+        pass
+
+    def stage(self, text):
+        pass
+
+
+class Here:
+    """Runs emulated ranks in this process."""
+
+    def here(self, world):
+        return world
+
+    def __call__(self, graphs, programs, settings):
+        return bench_worker.measure(graphs, 0, settings, Silent())
+
+
+@pytest.mark.parametrize(
+    ("noise", "status"),
+    [
+        ((0, 1e-5, 2e-5), "within tolerance"),  # as atomic additions of a device do
+        ((0, 1e-5, 1), "different"),
+        ((0, 0, 1e-4), "different"),  # graph 1 is the same twice
+        ((0, 0, 0), "equal"),
+    ],
+)
+def test_a_graph_that_a_device_does_not_run_twice_alike(noise, status, monkeypatch):
+    monkeypatch.setattr(bench_worker, "CUDA", "cpu")
+    plain, runs = bench_worker.Bench.run, iter(noise)
+
+    def run(self, inputs):
+        results = plain(self, inputs)
+        return dataclasses.replace(results, outputs=[value + next(runs) for value in results.outputs])
+
+    monkeypatch.setattr(bench_worker.Bench, "run", run)
+    settings = BenchSettings(ranks=2, emulated=True, repeat=1, warmup=0)
+    result = bench([("a", reduced()), ("b", reduced())], settings, Here())
+    (other,) = result.others
+    assert other.numeric.status == status
+    assert any("differ from one run of it to the next" in note for note in result.notes) is bool(noise[1])

@@ -304,6 +304,10 @@ def bench(
     if any(step.meets for prepared in graphs.prepared for step in prepared.steps):
         notes.append("waits in sub-graphs are part of the step, not of the exposed time")
     notes += [*raised_remarks(name for rank in measured for name in rank.get("raised", ())), *about]
+    unsteady = {name for rank in measured for name in rank["unsteady"]}
+    if unsteady and others:
+        few = plural(len(unsteady), "value")
+        notes.append(f"{few} of graph 1 differ from one run of it to the next on this device: compared within rounding")
     for number, variant in enumerate(times, 1):
         if variant.order is not None and (variant.order.moved or variant.order.missing):
             notes.append(f"graph {number}: {variant.order.text}")
@@ -341,7 +345,9 @@ def _other(
     old, new = graphs.prepared[order[against].graph], graphs.prepared[order[number].graph]
     pair = pair_of(old, new, graphs.layout, graphs.maker)
     judged = within_rounding(settings, (old.index, new.index)) if order[number].compiled else settings
-    numeric = judge_real(pair, judged, [RankGaps.of(rank["gaps"][number - 1]) for rank in measured])
+    rounding = within_rounding(settings, (old.index, new.index)).tolerance
+    unsteady = dict.fromkeys((name for rank in measured for name in rank["unsteady"]), rounding)
+    numeric = judge_real(pair, judged, [RankGaps.of(rank["gaps"][number - 1]) for rank in measured], unsteady)
     return Other(number + 1, against + 1, compare_times(times[against].samples, times[number].samples), numeric)
 
 

@@ -101,7 +101,7 @@ def measure(graphs: GraphSet, rank: int, settings: BenchSettings, watch: Watch) 
     watch.stage("making its inputs")
     rank_inputs = graphs.maker.of_rank(rank)
     benches = _benches(graphs, rank, place, settings, watch)
-    gaps = _compared(benches, variants_of(settings), rank_inputs, rank)
+    gaps, unsteady = _compared(benches, variants_of(settings), rank_inputs, rank)
     _in_turns(benches, rank_inputs, settings)
     eager = enumerate(benches[: settings.graphs], 1)
     nodes: list[Json] = [
@@ -112,6 +112,7 @@ def measure(graphs: GraphSet, rank: int, settings: BenchSettings, watch: Watch) 
         {
             "graphs": [bench.to_json() for bench in benches],
             "gaps": gaps,
+            "unsteady": unsteady,
             "nodes": nodes,
             "raised": [name for prepared in graphs.prepared for name in prepared.settings.raised],
         }
@@ -139,18 +140,27 @@ def _benches(graphs: GraphSet, rank: int, place: Place, settings: BenchSettings,
     return [make_bench(variant, graphs.prepared[variant.graph], context) for variant in order]
 
 
-def _compared(benches: Sequence[Bench], order: Sequence[Variant], rank_inputs: dict[str, Any], rank: int) -> list[Json]:
-    """What each but the first returns against another one; these runs are not timed."""
+def _compared(
+    benches: Sequence[Bench], order: Sequence[Variant], rank_inputs: dict[str, Any], rank: int
+) -> tuple[list[Json], list[str]]:
+    """What each but the first returns against another one, and which values of the first are others in a second run;
+    these runs are not timed.
+    """
     kept: dict[int, RankResults] = {}
     gaps: list[Json] = []
+    unsteady: list[str] = []
     for number, (bench, variant) in enumerate(zip(benches, order, strict=True)):
         bench.context.watch.program = variant.called
-        results = bench.run(bench.ready(own_inputs(bench.prepared, rank_inputs))).on_cpu()
+        results, *again = (
+            bench.run(bench.ready(own_inputs(bench.prepared, rank_inputs))).on_cpu()
+            for _ in range(2 if variant.against is None and bench.context.place.name == CUDA else 1)
+        )
+        unsteady += [gap.name for other in again for gap in compare_rank(results, other, rank).gaps]
         if variant.against is not None:
             gaps.append(asdict(compare_rank(kept[variant.against], results, rank)))
         if any(other.against == number for other in order):
             kept[number] = results
-    return gaps
+    return gaps, unsteady
 
 
 @no_collection()

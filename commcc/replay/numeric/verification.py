@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -25,19 +26,20 @@ from commcc.replay.calls import raised_remarks
 from commcc.replay.numeric.causes import Explainer, first_difference, upstream
 from commcc.replay.numeric.compare import compare_rank
 from commcc.replay.numeric.pair import Pair, Settings, make_pair
-from commcc.replay.numeric.verdict import DIFFERENT, EQUAL, INCONCLUSIVE, STATUSES, Judge, Numeric
+from commcc.replay.numeric.verdict import DIFFERENT, EQUAL, INCONCLUSIVE, STATUSES, About, Judge, Numeric
 from commcc.replay.place import free_memory, require_memory
 from commcc.replay.prepare import prepare
 from commcc.replay.virtual import StepError, VirtualRun
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from commcc.graph.program import Program
     from commcc.replay.numeric.compare import RankGaps
 
 #: Most ranks that are run when nobody says how many.
 MOST_BY_DEFAULT = 8
+_UNSTEADY = "BEFORE by itself does not give it twice"
 
 
 def verify_numeric(before: Program, after: Program, settings: Settings) -> Numeric:
@@ -96,22 +98,36 @@ def _of_given_constants(pair: Pair, numeric: Numeric) -> Numeric:
     return replace(numeric, status=status, notes=(*numeric.notes, said))
 
 
-def judge_real(pair: Pair, settings: Settings, gaps: list[RankGaps]) -> Numeric:
-    """The verdict on what real ranks have that ran both programs for another purpose."""
-    return _numeric(pair, settings, _Ran(gaps), 0.0)
+def judge_real(
+    pair: Pair, settings: Settings, gaps: list[RankGaps], unsteady: Mapping[str, float | None] | None = None
+) -> Numeric:
+    """The verdict on what real ranks have that ran both programs for another purpose.
+
+    unsteady: values that BEFORE itself does not return twice, with what they may differ by, of their largest number.
+    """
+    return _numeric(pair, settings, _Ran(gaps, unsteady=unsteady or {}), 0.0)
 
 
 class _Ran(NamedTuple):
-    """What came of both runs. gaps: of each rank. failure: why AFTER could not be run, or None."""
+    """What came of both runs. gaps: of each rank. failure: why AFTER could not be run, or None. unsteady: as in
+    :func:`judge_real`.
+    """
 
     gaps: list[RankGaps]
     notes: tuple[str, ...] = ()
     failure: str | None = None
+    unsteady: Mapping[str, float | None] = MappingProxyType({})
 
 
 def _numeric(pair: Pair, settings: Settings, ran: _Ran, seconds: float) -> Numeric:
     ranks = ran.gaps
-    values = Judge(settings.tolerance, Explainer(pair, settings.real)).values(ranks)
+    explain = Explainer(pair, settings.real)
+
+    def about(name: str) -> About:
+        known, steady = explain(name), name not in ran.unsteady
+        return known if steady else replace(known, tolerance=ran.unsteady[name], reasons=(_UNSTEADY, *known.reasons))
+
+    values = Judge(settings.tolerance, about).values(ranks)
     here = [name for side in (pair.old, pair.new) for name in side.settings.raised]
     raised = [*here, *(name for rank in ranks for name in rank.raised)]
     worst = max((value.status for value in values), key=STATUSES.index, default=EQUAL)
