@@ -51,17 +51,15 @@ class Ours:
             sys.modules["commcc.schedule.search"]._last = None
         gc.collect()
         start = time.process_time()
-        program, context = (
-            self.program,
-            PlanContext(self.program, self.first, self.ident, self.model, prediction=self.prediction),
-        )
-        for number, each in enumerate(parse_pipeline(text)):
-            if number and program is not context.program:
-                context = replace(PlanContext.of(program, self.model), first=self.first)
-            with no_collection():  # as the pipeline does
+        context = PlanContext(self.program, self.first, self.ident, self.model, prediction=self.prediction)
+        program = self.program
+        with no_collection():  # as the pipeline does
+            for number, each in enumerate(parse_pipeline(text)):
+                if number and program is not context.program:
+                    context = replace(PlanContext.of(program, self.model), first=self.first)
                 plan = each.plan(context)
-            if plan.changes:
-                program = apply_plan(program, context.index, plan)
+                if plan.changes:
+                    program = apply_plan(program, context.index, plan)
         return program, time.process_time() - start
 
 

@@ -188,6 +188,7 @@ class _Run:
         self.place = ""
         self.cost_model: Json = None if model is None else {"name": model.name, "hash": model.hash}
 
+    @no_collection()
     def all(self, passes: Sequence[Pass | Job]) -> RunResult:
         self.tell("indexing")
         source = self.program
@@ -205,9 +206,8 @@ class _Run:
     def _step(self, number: int, job: Job, before: Snapshot) -> StepResult:
         clock = _Clock()
         self.tell(f"{self.place}{job.name}: planning")
-        with no_collection():
-            context = PlanContext(self.program, before.index, before.ident, self.model, self.first, before.prediction)
-            plan = job.plan(context)
+        context = PlanContext(self.program, before.index, before.ident, self.model, self.first, before.prediction)
+        plan = job.plan(context)
         clock.lap("plan")
         result, kept, dropped = self.program, before, job.dropped
         if plan.changes:
