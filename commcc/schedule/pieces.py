@@ -127,78 +127,81 @@ class Pieces:
 
 
 class _Making:
-    """One piece while it is made. launch, waits: the numbers of these nodes."""
+    """One piece while it is made; tables are rows of numbers, one after another. launch, waits: the numbers of these
+    nodes.
+    """
 
     def __init__(self, pieces: Pieces, bucket: Bucket, model: BucketModel) -> None:
         self.pieces, self.index, self.bucket, self.model = pieces, pieces.problem.index, bucket, model
-        self.numbers = pieces.numbers
-        self.nodes: list[tuple[int, int, int]] = []
-        self.edges: list[tuple[int, int, int]] = []
-        self.buffers: list[tuple[int, int, int, int]] = []
+        self.number = pieces.numbers.unit
+        self.nodes: list[int] = []
+        self.edges: list[int] = []
+        self.buffers: list[int] = []
         self.sizes: list[int] = []
         self.launch = 0
         self.waits: list[int] = []
-        self.own = {*bucket.members, *(m.wait for m in model.members)}
-        if bucket.shared_cast:
-            self.own.update(m.input for m in model.members)
+        #: How many nodes each unit has.
+        self.units = [0] * (2 if bucket.coalesced else 2 + len(model.members))
 
     def piece(self, transfer: int, flight: int, received: int) -> Piece:
         """The piece; received: bytes that the launch writes."""
-        (self._call if self.bucket.coalesced else self._copied)()
-        sizes = [0] * (2 if self.bucket.coalesced else 2 + len(self.model.members))
-        for unit, _, _ in self.nodes:
-            sizes[unit] += 1
-        copied = not self.bucket.coalesced
-        views = [
-            buffer
-            for place, member in enumerate(self.model.members)
-            if copied and not self.model.result_copies(place)
-            for buffer in self.index.estimates.buffers[member.wait]
-        ]
+        copied, hoisted = not self.bucket.coalesced, map(self.number.__getitem__, self.bucket.hoist)
+        (self._copied if copied else self._call)()
         tables = (
-            *(self._units(sizes), self._merged(sizes), [dict.fromkeys(map(self.unit, self.bucket.hoist))]),
-            *(self.nodes, self.edges, self.buffers, [views], [self.sizes], [self.waits]),
+            *(self._places(), self._merged(), list(dict.fromkeys(hoisted)), self.nodes, self.edges, self.buffers),
+            *(self._views() if copied else [], self.sizes, self.waits),
         )
-        words = [list(chain.from_iterable(table)) for table in tables]
-        begins = accumulate(map(len, words), initial=0)
-        rest = self.launch, transfer, flight, copied, received, self.unit(self.bucket.members[0]), len(self.nodes)
-        return Piece(np.array(list(chain.from_iterable(words)), np.int64), (*begins, *rest), transfer)
+        begins = accumulate(map(len, tables), initial=0)
+        first, count = self.number[self.bucket.members[0]], len(self.nodes) // 3
+        rest = self.launch, transfer, flight, copied, received, first, count
+        return Piece(np.array(list(chain.from_iterable(tables)), np.int64), (*begins, *rest), transfer)
 
-    def unit(self, node: int) -> int:
-        """The number of a node of the graph before."""
-        return self.numbers.unit[node]
+    def _places(self) -> list[int]:
+        """The units."""
+        bucket, first, sizes = self.bucket, self.pieces.numbers.first, self.units
+        rows = [sizes[_LAUNCH], (first[bucket.launch_at] + 1) * 4 + LAUNCHES, 1, 2]
+        rows += sizes[_WAIT], (first[bucket.wait_at] + 1) * 4 + WAITS, 0, 1
+        for place, (size, member) in enumerate(zip(sizes[_FIRST_RESULT:], self.model.members, strict=False)):
+            rows += size, (first[member.wait] + 1) * 4 + RESULTS, place, 0
+        return rows
 
-    def _units(self, sizes: Sequence[int]) -> Iterable[tuple[int, int, int, int]]:
-        bucket, first = self.bucket, self.numbers.first
-        yield sizes[_LAUNCH], (first[bucket.launch_at] + 1) * 4 + LAUNCHES, 1, 2
-        yield sizes[_WAIT], (first[bucket.wait_at] + 1) * 4 + WAITS, 0, 1
-        for place, size in enumerate(sizes[_FIRST_RESULT:]):
-            yield size, (first[self.model.members[place].wait] + 1) * 4 + RESULTS, place, 0
-
-    def _merged(self, sizes: Sequence[int]) -> Iterable[tuple[int, int, int, int]]:
+    def _merged(self) -> list[int]:
+        """What stands for the nodes that are merged."""
+        number, sizes, shared, rows = self.number, self.units, self.bucket.shared_cast, list[int]()
+        last = sizes[_LAUNCH] - 1
         for place, member in enumerate(self.model.members):
-            for node in (member.launch, *([member.input] if self.bucket.shared_cast else [])):
-                yield self.unit(node), _LAUNCH, _LAUNCH, sizes[_LAUNCH] - 1
-            unit, within = _WAIT, 2 * place + 1
-            if not self.bucket.coalesced:
+            rows += number[member.launch], _LAUNCH, _LAUNCH, last
+            if shared:
+                rows += number[member.input], _LAUNCH, _LAUNCH, last
+            if self.bucket.coalesced:
+                rows += number[member.wait], _WAIT, _WAIT, 2 * place + 1
+            else:
                 unit = _FIRST_RESULT + place
-                within = sizes[unit] - 1
-            yield self.unit(member.wait), unit, _WAIT, within
+                rows += number[member.wait], unit, _WAIT, sizes[unit] - 1
+        return rows
+
+    def _views(self) -> list[int]:
+        buffers, copies = self.index.estimates.buffers, self.model.result_copies
+        return [b for place, m in enumerate(self.model.members) if not copies(place) for b in buffers[m.wait]]
 
     def _node(
         self,
-        place: tuple[int, int],
-        needs: Iterable[tuple[int, int]],
+        unit: int,
+        needs: Sequence[tuple[int, int]],
         writes: Sequence[tuple[int, int]],
         reads: Iterable[tuple[int, int]] = (),
         ns: int = 0,
     ) -> int:
-        """A new node: its unit and place in it, what it needs, the buffers of its result, and of what it reads."""
-        node = len(self.nodes)
-        self.nodes.append((*place, ns))
-        self.edges += [(node, *need) for need in needs]
-        self.buffers += [(node, 1, *buffer) for buffer in writes]
-        self.buffers += [(node, 0, *buffer) for buffer in reads]
+        """The next node of a unit: what it needs, the buffers of its result, and of what it reads."""
+        node = len(self.nodes) // 3
+        self.nodes += unit, self.units[unit], ns
+        self.units[unit] += 1
+        for kind, need in needs:
+            self.edges += node, kind, need
+        for kind, buffer in writes:
+            self.buffers += node, 1, kind, buffer
+        for kind, buffer in reads:
+            self.buffers += node, 0, kind, buffer
         return node
 
     def _buffer(self, size: int) -> tuple[int, int]:
@@ -211,7 +214,12 @@ class _Making:
     def _after(self, nodes: Iterable[int]) -> list[tuple[int, int]]:
         """What order edges of merged nodes lead to, outside the bucket."""
         preds = {p for node in nodes for p in self.index.order_preds[node]}
-        return [(OUTER, self.unit(p)) for p in preds.difference(self.own)]
+        return [(OUTER, self.number[p]) for p in preds.difference(self._own())] if preds else []
+
+    def _own(self) -> set[int]:
+        """Nodes that the bucket replaces."""
+        own = {*self.bucket.members, *(m.wait for m in self.model.members)}
+        return {*own, *(m.input for m in self.model.members)} if self.bucket.shared_cast else own
 
     def _copied(self) -> None:
         """Members side by side: what is put together, one launch, one wait, and each member's slice."""
@@ -220,46 +228,50 @@ class _Making:
         read: list[tuple[int, int]] = []
         seen: set[int] = set()
         for source, part in zip(model.nodes, model.parts, strict=True):
-            needed, buffers = (OUTER, self.unit(source)), self._old(source)
+            needed, buffers = (OUTER, self.number[source]), self._old(source)
             if strided(part):
                 row = self._buffer(part.bytes)
                 ns = price(("aten.reshape", flat([part]), part.bytes))
-                needed = INNER, self._node((_LAUNCH, len(self.nodes)), [needed], [row], buffers, ns)
+                needed = INNER, self._node(_LAUNCH, [needed], [row], buffers, ns)
                 buffers = [row]
             elif source in seen and len(part.shape) > 1:  # read once more, through a view of its own
-                needed = INNER, self._node((_LAUNCH, len(self.nodes)), [needed], buffers, (), free_ns)
+                needed = INNER, self._node(_LAUNCH, [needed], buffers, (), free_ns)
             parts.append(needed)
             read += buffers
             seen.add(source)
         parts += self._after(self.bucket.members)
         for op, to, size in model.kernels():
             sent = self._buffer(to.bytes)
-            node = self._node((_LAUNCH, len(self.nodes)), parts, [sent], read, price((op, to, size)))
+            node = self._node(_LAUNCH, parts, [sent], read, price((op, to, size)))
             parts, read = [(INNER, node)], [sent]
         received = RECEIVED, 0
-        self.launch = self._node((_LAUNCH, len(self.nodes)), parts, [received], read)
+        self.launch = self._node(_LAUNCH, parts, [received], read)
         after = self._after(member.wait for member in model.members)
-        wait = self._node((_WAIT, 0), [(INNER, self.launch), *after], [received], read)
+        wait = self._node(_WAIT, [(INNER, self.launch), *after], [received], read)
         self.waits = [wait]
         for place, member in enumerate(model.members):
-            unit, copies = _FIRST_RESULT + place, model.result_copies(place)
-            last, before = self._node((unit, 0), [(INNER, wait)], [received], (), free_ns), [received]
-            for step, ns in enumerate(self.pieces.copies_ns(member, tuple(copies)), 1):
-                own = self._old(member.wait) if step == len(copies) else [self._buffer(member.result.bytes)]
-                last = self._node((unit, step), [(INNER, last)], own, before, ns)
-                before = own
-            if not copies:
-                self._node((unit, 1), [(INNER, last)], [received], (), free_ns)
+            self._result(place, member, wait)
+
+    def _result(self, place: int, member: Member, wait: int) -> None:
+        """A member's slice of what the launch writes, and its copies."""
+        unit, copies, received = _FIRST_RESULT + place, self.model.result_copies(place), (RECEIVED, 0)
+        last, before = self._node(unit, [(INNER, wait)], [received], (), self.pieces.free_ns), [received]
+        for step, ns in enumerate(self.pieces.copies_ns(member, copies), 1):
+            own = self._old(member.wait) if step == len(copies) else [self._buffer(member.result.bytes)]
+            last = self._node(unit, [(INNER, last)], own, before, ns)
+            before = own
+        if not copies:
+            self._node(unit, [(INNER, last)], [received], (), self.pieces.free_ns)
 
     def _call(self) -> None:
         """One call on all members as they are, and a wait for each."""
         members, free_ns = self.model.members, self.pieces.free_ns
         results = [buffer for member in members for buffer in self._old(member.launch)]
         read = [buffer for member in members for buffer in self._old(member.input)]
-        sent = [(OUTER, self.unit(member.input)) for member in members]
-        self.launch = self._node((_LAUNCH, 0), [*sent, *self._after(self.bucket.members)], results, read)
-        for place, member in enumerate(members):
+        sent = [(OUTER, self.number[member.input]) for member in members]
+        self.launch = self._node(_LAUNCH, [*sent, *self._after(self.bucket.members)], results, read)
+        for member in members:
             own = self._old(member.launch)
-            part = self._node((_WAIT, 2 * place), [(INNER, self.launch)], own, results, free_ns)
+            part = self._node(_WAIT, [(INNER, self.launch)], own, results, free_ns)
             needs = [(INNER, part), (INNER, self.launch), *self._after([member.wait])]
-            self.waits.append(self._node((_WAIT, 2 * place + 1), needs, own, [*results, *read]))
+            self.waits.append(self._node(_WAIT, needs, own, [*results, *read]))
