@@ -147,8 +147,7 @@ def renamed(program: Program, nodes: Mapping[str, str], groups: Mapping[str, str
         if isinstance(record, NodeRecord) and record.merged_from:
             merged_from = tuple(nodes.get(name, name) for name in record.merged_from)
             node.meta[META_KEY] = replace(record, merged_from=merged_from)
-    bodies = [module for module in program.root.modules() if isinstance(module, fx.GraphModule)]
-    if groups and bodies and any(_launches(body.graph) for body in bodies):
+    if groups and any(_launches(inner) for inner in all_graphs(program)[1:]):
         raise ValueError("a sub-graph communicates, whose groups cannot be called otherwise")
     for node in _launches(graph):
         name = _group_name(node)
@@ -163,6 +162,11 @@ def renamed(program: Program, nodes: Mapping[str, str], groups: Mapping[str, str
         if name in groups or name not in taken
     }
     return replace(program, graph=graph, groups=table)
+
+
+def all_graphs(program: Program) -> list[fx.Graph]:
+    """The program's graph, then those of its sub-graphs, in which branches, loops and regions are."""
+    return [program.graph, *(m.graph for m in program.root.modules() if isinstance(m, fx.GraphModule))]
 
 
 def with_equal_groups_joined(program: Program) -> Program:
@@ -181,9 +185,7 @@ def with_equal_groups_joined(program: Program) -> Program:
         for first, *others in (sorted(names, key=natural_key) for names in alike.values())
         for name in others
     }
-    if not joined or any(
-        _launches(module.graph) for module in program.root.modules() if isinstance(module, fx.GraphModule)
-    ):
+    if not joined or any(_launches(inner) for inner in all_graphs(program)[1:]):
         return program
     return renamed(program, {}, joined)
 
