@@ -18,9 +18,9 @@ from commcc.capture.request import capture as capture_in_a_process
 from commcc.capture.world import Layout, fake_world
 from commcc.cli.main import run
 from commcc.graph.index.modules import module_path
-from commcc.graph.ops import collective_of
-from commcc.graph.structure import all_graphs, structure_of
-from commcc.live import backends
+from commcc.graph.ops import argument, collective_of
+from commcc.graph.structure import all_graphs, renamed, structure_of
+from commcc.live import backends, plans
 from commcc.live.agreement import digest_of
 from commcc.live.rewriting import graph_pass
 from commcc.serialization import load
@@ -173,6 +173,21 @@ def test_regions_that_are_compiled_once(level, tmp_path):
         tensors = [value for node in nodes if isinstance(value := node.meta.get("val"), torch.Tensor)]
         assert {str(tensor.device) for tensor in tensors} == {"cuda:0"}
         assert 'File \\"/' not in Path(each["file"]).read_text()
+
+
+def test_plans_for_graphs_with_regions(tmp_path):
+    """In the job the groups of what regions launch have other names."""
+    forward = captured("regions", "tp=2", tmp_path)["forward"]
+    plan = tmp_path / "forward.yaml"
+    out = ("-o", str(tmp_path / "out.fx.txt"), "--plan-out", str(plan))
+    assert run(["run", str(tmp_path / "regions_fw.fx.txt"), "--passes", "reorder", "-q", *out]) == 0
+    group = "0"
+    job = renamed(forward, {}, {group: "12"})
+    assert structure_of(job).fingerprint == structure_of(forward).fingerprint
+    applied = plans.apply(plans.read_folder(plan).of(job), job).program
+    for program, name in ((forward, group), (job, "12"), (applied, "12")):
+        nodes = [node for graph in all_graphs(program) for node in graph.nodes]
+        assert {argument(node, "group_name") for node in nodes if collective_of(node.target)} == {name}
 
 
 def test_notes_name_what_graphs_do_not_show(tmp_path):
