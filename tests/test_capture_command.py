@@ -19,7 +19,8 @@ from commcc.capture.world import Layout, fake_world
 from commcc.cli.main import run
 from commcc.graph.index.modules import module_path
 from commcc.graph.ops import argument, collective_of
-from commcc.graph.structure import all_graphs, renamed, structure_of
+from commcc.graph.program import all_graphs
+from commcc.graph.structure import renamed, structure_of
 from commcc.live import backends, plans
 from commcc.live.agreement import digest_of
 from commcc.live.rewriting import graph_pass
@@ -168,7 +169,7 @@ def test_regions_that_are_compiled_once(level, tmp_path):
     ]
     for each in answer["files"]:
         program = load(each["file"])
-        nodes = [node for graph in all_graphs(program) for node in graph.nodes]
+        nodes = [node for graph in all_graphs(program.graph, program.root) for node in graph.nodes]
         assert sum(str(node.target) == "invoke_subgraph" for node in nodes) >= 3
         tensors = [value for node in nodes if isinstance(value := node.meta.get("val"), torch.Tensor)]
         assert {str(tensor.device) for tensor in tensors} == {"cuda:0"}
@@ -181,12 +182,13 @@ def test_plans_for_graphs_with_regions(tmp_path):
     plan = tmp_path / "forward.yaml"
     out = ("-o", str(tmp_path / "out.fx.txt"), "--plan-out", str(plan))
     assert run(["run", str(tmp_path / "regions_fw.fx.txt"), "--passes", "reorder", "-q", *out]) == 0
-    group = "0"
+    assert {group.ranks for group in forward.groups.values()} == {(0, 1)}
+    (group,) = forward.groups
     job = renamed(forward, {}, {group: "12"})
     assert structure_of(job).fingerprint == structure_of(forward).fingerprint
     applied = plans.apply(plans.read_folder(plan).of(job), job).program
     for program, name in ((forward, group), (job, "12"), (applied, "12")):
-        nodes = [node for graph in all_graphs(program) for node in graph.nodes]
+        nodes = [node for graph in all_graphs(program.graph, program.root) for node in graph.nodes]
         assert {argument(node, "group_name") for node in nodes if collective_of(node.target)} == {name}
 
 

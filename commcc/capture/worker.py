@@ -43,7 +43,8 @@ from commcc.capture.training_step import trace_step
 from commcc.capture.user_function import Subject, call_it, explained, find_function
 from commcc.capture.world import Layout, World, fake_world, known_group
 from commcc.graph.ops import collective_of
-from commcc.graph.structure import all_graphs, with_equal_groups_joined
+from commcc.graph.program import all_graphs
+from commcc.graph.structure import with_equal_groups_joined
 from commcc.serialization import save
 from commcc.serialization.shapes import ShapeContext, parse_val
 
@@ -226,7 +227,7 @@ def _finished(graphs: list[Graph], world: World, device: str, level: str) -> lis
         if not any(_collectives(program)):
             continue
         groups = {name: known_group(group) for name, group in program.groups.items()}
-        for part in all_graphs(program):
+        for part in all_graphs(program.graph, program.root):
             relabel(part, torch.device(device))
             forget_process(part, first)
         symbols: dict[str, Json] = {name: shares[name] for name in shares if name in _symbols(program)}
@@ -238,7 +239,9 @@ def _finished(graphs: list[Graph], world: World, device: str, level: str) -> lis
 
 def _collectives(program: Program) -> Iterator[str]:
     """Kinds of what it launches, in sub-graphs too, which run as often as they are called."""
-    for node in (node for graph in all_graphs(program) for node in graph.nodes if node.op == "call_function"):
+    for node in (
+        node for graph in all_graphs(program.graph, program.root) for node in graph.nodes if node.op == "call_function"
+    ):
         fact = collective_of(node.target)
         if fact is not None:
             yield fact.kind.value

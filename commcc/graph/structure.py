@@ -181,11 +181,6 @@ def _regrouped(module: torch.nn.Module, groups: Mapping[str, str]) -> torch.nn.M
     return fx.GraphModule(root, graph)
 
 
-def all_graphs(program: Program) -> list[fx.Graph]:
-    """The program's graph, then those of its sub-graphs, in which branches, loops and regions are."""
-    return [program.graph, *(m.graph for m in program.root.modules() if isinstance(m, fx.GraphModule))]
-
-
 def with_equal_groups_joined(program: Program) -> Program:
     """The program with one group for all that have the same ranks and the same description; itself without such.
 
