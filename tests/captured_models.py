@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import torch
+import torch.distributed._functional_collectives as funcol
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.utils.checkpoint import checkpoint
 
 import commcc
@@ -93,6 +95,20 @@ def ddp(mesh):
     from torch.nn.parallel import DistributedDataParallel
 
     return DistributedDataParallel(Model().cuda(), device_ids=[0], device_mesh=mesh), batch()
+
+
+def told_more(mesh):
+    """DDP in one part and fully_shard in the other, each told what graphs do not show."""
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+    from torch.distributed.fsdp import fully_shard
+    from torch.nn.parallel import DistributedDataParallel
+
+    copied = DistributedDataParallel(Block(), device_mesh=mesh)
+    copied.register_comm_hook(None, bf16_compress_hook)
+    cut = fully_shard(Block(), mesh=mesh)
+    cut.set_gradient_divide_factor(1.0)
+    cut.set_requires_gradient_sync(requires_gradient_sync=False)
+    return nn.Sequential(copied, cut), (torch.randn(4, WIDTH),)
 
 
 def replicated(mesh):
@@ -214,6 +230,18 @@ def plain(mesh):
     return Model(), batch()
 
 
+def plain_in_pieces(mesh):
+    del mesh
+    first, second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def train(x):
+        y = first(x)
+        torch._dynamo.graph_break()
+        return second(y).sum()
+
+    return train, (torch.randn(4, WIDTH),)
+
+
 def without_inputs(mesh):
     return shard(mesh)[0]
 
@@ -268,6 +296,45 @@ def attention(mesh):
     model = Attention()
     commcc.shard(model, mesh["dp"], param_dtype=torch.bfloat16)
     return model, (torch.randn(2, 4, WIDTH, dtype=torch.bfloat16),)
+
+
+class FlexAttention(nn.Module):
+    """PyTorch's compiler for attention, with a mask by blocks and a bias."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
+
+    def forward(self, x):
+        mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, 128, 128, device=x.device)
+        q, k, v = self.qkv(x).view(2, 128, 3, 1, 16).permute(2, 0, 3, 1, 4)
+        y = flex_attention(q, k, v, score_mod=lambda score, b, h, i, j: score + (i - j), block_mask=mask)
+        return y.float().pow(2).mean()
+
+
+def any_attention(mesh):
+    return commcc.shard(FlexAttention(), mesh["dp"]), (torch.randn(2, 128, WIDTH),)
+
+
+def regions(mesh):
+    """Three layers of tensor parallelism, compiled once: their collectives are in sub-graphs."""
+    group = mesh["tp"].get_group().group_name
+
+    @torch.compiler.nested_compile_region
+    def layer(x, up, down):
+        return x + funcol.all_reduce(torch.relu(x @ up) @ down, "sum", group)
+
+    class Layers(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weights = nn.ParameterList(torch.randn(WIDTH, WIDTH) for _ in range(6))
+
+        def forward(self, x):
+            for up, down in zip(self.weights[::2], self.weights[1::2], strict=True):
+                x = layer(x, up, down)
+            return x
+
+    return Layers(), (torch.randn(4, WIDTH, requires_grad=True),)
 
 
 class Checkpointed(nn.Module):

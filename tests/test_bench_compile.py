@@ -23,6 +23,7 @@ from commcc.replay.bench.graph_set import (
     variants_of,
     within_rounding,
 )
+from commcc.replay.calls import Homes
 from commcc.replay.compiled import inductor, landmarks
 from commcc.replay.compiled.calls import Call, Listener, OrderKept, Recorder, match
 from commcc.replay.compiled.inductor import (
@@ -339,6 +340,23 @@ def test_inputs_that_are_written_or_no_tensors_constants_and_random_numbers(cach
             torch.testing.assert_close(new, old)
         assert torch.equal(other.written["x"], given["x"] + 1)
         assert torch.equal(other.outputs[2], given["x"] + 1)
+
+
+def test_sub_graphs_are_compiled_for_the_device_of_the_run():
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    made = graph.call_function(aten.full.default, ([8], 0.0), {"device": torch.device("cuda:0")})
+    graph.output(graph.call_function(aten.add.Tensor, (x, made)))
+    made.meta["val"] = torch.empty(8, device="meta")
+    whole = torch.fx.Graph()
+    whole.output(whole.get_attr("inner"))
+    module = torch.nn.Module()
+    module.inner = torch.fx.GraphModule(torch.nn.Module(), graph)
+    placed = inductor._placed(torch.fx.GraphModule(module, whole), Homes("cpu", accelerated=True))
+    (here,) = placed.inner.graph.find_nodes(op="call_function", target=aten.full.default)
+    assert here.kwargs == {"device": torch.device("cpu")} and "val" not in here.meta
+    assert made.kwargs == {"device": torch.device("cuda:0")} and "val" in made.meta
+    assert torch.equal(placed.inner(torch.ones(8)), torch.ones(8))
 
 
 def test_what_inductor_does_not_take_is_one_line(cache):

@@ -18,9 +18,10 @@ from commcc.capture.request import capture as capture_in_a_process
 from commcc.capture.world import Layout, fake_world
 from commcc.cli.main import run
 from commcc.graph.index.modules import module_path
-from commcc.graph.ops import collective_of
-from commcc.graph.structure import structure_of
-from commcc.live import backends
+from commcc.graph.ops import argument, collective_of
+from commcc.graph.program import all_graphs
+from commcc.graph.structure import renamed, structure_of
+from commcc.live import backends, plans
 from commcc.live.agreement import digest_of
 from commcc.live.rewriting import graph_pass
 from commcc.serialization import load
@@ -146,6 +147,61 @@ def test_attention_is_that_of_the_device_of_the_job(kernel, device, names, tmp_p
     assert all(node.args[3:] == (0.0, True) and node.kwargs == {"scale": 8**-0.5} for node in kernels)
 
 
+def test_flex_attention_is_that_of_a_gpu(tmp_path):
+    """Whose kernel has a backward, and keeps for it what that of a CPU does not."""
+    programs = captured("any_attention", "dp=2", tmp_path)
+    for kind, op in (("forward", "flex_attention"), ("backward", "flex_attention_backward")):
+        calls = [node for node in programs[kind].graph.nodes if str(node.target) == op]
+        (options,) = [each for node in calls for each in node.args if isinstance(each, dict)]
+        assert options["OUTPUT_LOGSUMEXP"] is True
+    assert launches(programs["backward"])["reduce_scatter"] == 2
+
+
+@pytest.mark.parametrize("level", ["aot-inductor", "aot", "post-grad"])
+def test_regions_that_are_compiled_once(level, tmp_path):
+    """Graphs are whole ones, with what regions launch, and say nothing of this machine."""
+    torch._dynamo.reset()
+    answer = worker.capture(request("regions", "tp=2", tmp_path, level=level))
+    assert [(each["graph"], each["collectives"]) for each in answer["files"]] == [
+        ("joint", {"all_reduce": 2}),
+        ("forward", {"all_reduce": 1}),
+        ("backward", {"all_reduce": 1}),
+    ]
+    for each in answer["files"]:
+        program = load(each["file"])
+        nodes = [node for graph in all_graphs(program.graph, program.root) for node in graph.nodes]
+        assert sum(str(node.target) == "invoke_subgraph" for node in nodes) >= 3
+        tensors = [value for node in nodes if isinstance(value := node.meta.get("val"), torch.Tensor)]
+        assert {str(tensor.device) for tensor in tensors} == {"cuda:0"}
+        assert 'File \\"/' not in Path(each["file"]).read_text()
+
+
+def test_plans_for_graphs_with_regions(tmp_path):
+    """In the job the groups of what regions launch have other names."""
+    forward = captured("regions", "tp=2", tmp_path)["forward"]
+    plan = tmp_path / "forward.yaml"
+    out = ("-o", str(tmp_path / "out.fx.txt"), "--plan-out", str(plan))
+    assert run(["run", str(tmp_path / "regions_fw.fx.txt"), "--passes", "reorder", "-q", *out]) == 0
+    assert {group.ranks for group in forward.groups.values()} == {(0, 1)}
+    (group,) = forward.groups
+    job = renamed(forward, {}, {group: "12"})
+    assert structure_of(job).fingerprint == structure_of(forward).fingerprint
+    applied = plans.apply(plans.read_folder(plan).of(job), job).program
+    for program, name in ((forward, group), (job, "12"), (applied, "12")):
+        nodes = [node for graph in all_graphs(program.graph, program.root) for node in graph.nodes]
+        assert {argument(node, "group_name") for node in nodes if collective_of(node.target)} == {name}
+
+
+def test_notes_name_what_graphs_do_not_show(tmp_path):
+    torch._dynamo.reset()
+    notes = worker.capture(request("told_more", "dp=2", tmp_path))["notes"]
+    assert notes[:2] == [
+        "register_comm_hook is left out: gradients are averaged as they are",
+        "set_gradient_divide_factor, set_requires_gradient_sync: left out; "
+        "gradients are averaged over all ranks, once for each parameter",
+    ]
+
+
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "mesh", "forward", "backward"),
@@ -241,6 +297,7 @@ def test_doctor(capsys, monkeypatch):
     ("name", "words"),
     [
         ("plain", "the graph has no collectives; shard it in the function"),
+        ("plain_in_pieces", "none of 2 graphs has collectives; shard it in the function"),
         ("no_model", "returned 'dict' where a model should be; return the model"),
         ("without_inputs", "missing a required argument: 'x'; return \\(model, inputs\\), or give --input"),
         ("needs_a_gpu", r"captured_models.py:\d+: .*; there is no GPU here"),

@@ -201,6 +201,15 @@ def test_only_the_first_line_has_a_prefix(tmp_path):
     assert listed(file) == [("aot_forward_graph", "forward", 3)]
 
 
+def test_graphs_that_aotautograd_found_in_its_cache(tmp_path):
+    """They have other titles."""
+    file = tmp_path / "run.log"
+    parts = [f"{part} graph (from cache)\n\n{TINY}\n" for part in ("Joint", "Forward", "Backward")]
+    file.write_text("".join(f"{PREFIX}{line}\n" for part in parts for line in part.split("\n")))
+    kinds = ("joint", "forward", "backward")
+    assert listed(file) == [(f"0_0/aot_{kind}_graph", kind, 3) for kind in kinds]
+
+
 def test_plain_text_with_several_classes(tmp_path):
     file = tmp_path / "two.py"
     file.write_text(f"import torch\n\n{TINY}\n\n{TINY.replace('GraphModule', '<lambda>')}\nx = 1\n{TINY}")

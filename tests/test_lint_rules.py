@@ -40,6 +40,16 @@ def test_a_result_read_before_its_wait():
     assert nodes(found) == ["m", "ag"]
 
 
+def test_a_result_in_place_is_there_behind_its_wait():
+    """``wait_tensor(x)`` after ``all_reduce_(x)``: what is read later is named as before."""
+    reduce = 'r: "f32[8, 8][8, 1]cpu" = torch.ops._c10d_functional.all_reduce_.default(m, "sum", "0")'
+    wait = 'w: "f32[8, 8][8, 1]cpu" = torch.ops._c10d_functional.wait_tensor.default(r)'
+    add = 'x: "f32[8, 8][8, 1]cpu" = torch.ops.aten.add.Tensor(r, a)'
+    lines = ('m: "f32[8, 8][8, 1]cpu" = torch.ops.aten.neg.default(a)', reduce)
+    assert findings("use-before-wait", graph("a", *lines, wait, add, returns="x")) == []
+    assert nodes(only("use-before-wait", graph("a", *lines, add, wait, returns="x"))) == ["x", "r"]
+
+
 @pytest.mark.parametrize(
     "read",
     ["v = view(rs)", 's: "Sym(8)" = torch.ops.aten.sym_size.int(rs, 0)'],

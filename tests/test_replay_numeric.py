@@ -16,6 +16,7 @@ from commcc.passes.options import parse_pipeline
 from commcc.replay.numeric import Settings, verify_numeric
 from commcc.run.pipeline import run
 from commcc.serialization import load
+from commcc.serialization.attributes import element_bytes
 from commcc.timing.cost import load_model
 from commcc.verify import verify
 from tests import corruptions
@@ -57,6 +58,15 @@ LACKING = """class GraphModule(torch.nn.Module):
         out: "f32[2, 3][3, 1]cpu" = torch.ops.aten.index_add.default(wait, 0, _tensor_constant0_1, wait)
         return (out,)
 """
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.complex64])
+def test_the_bytes_of_what_is_one_row_of_any_stride(dtype):
+    """A contiguous tensor of one element may say any stride."""
+    one = torch.arange(2).to(dtype)[::2]
+    assert one.stride() == (2,)
+    assert element_bytes(one).tolist() == element_bytes(one.clone().view(1)).tolist() == [0] * one.element_size()
+    assert element_bytes(torch.conj(torch.tensor([1j]))).view(torch.complex64).tolist() == [-1j]
 
 
 def test_constants_without_values_are_made_and_leave_it_open(tmp_path):

@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from commcc.apply.control import with_modules
 from commcc.base.errors import InternalError
 from commcc.ep.concrete import Sizes, holds, is_guard, only_sizes, symbols_of, told
 from commcc.graph.annotations import HINTS
-from commcc.graph.copying import copy_node
+from commcc.graph.copying import copy_node, with_modules
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -19,6 +19,7 @@ from torch import fx
 from torch._ops import OpOverload
 
 from commcc.base.errors import InternalError
+from commcc.graph.copying import with_modules
 from commcc.graph.program import META_KEY
 from commcc.serialization.targets import resolve
 
@@ -99,17 +100,3 @@ def _wrap(graph: fx.Graph, node: fx.Node, attribute: str, after: tuple[fx.Node, 
     graph.erase_node(node)
     wrapped.name = name
     return wrapped
-
-
-def with_modules(root: torch.nn.Module, modules: dict[str, fx.GraphModule]) -> torch.nn.Module:
-    """A module that has all that ``root`` has, and more; ``root`` is not touched."""
-    copy: Any = torch.nn.Module()
-    for key, value in root.__dict__.items():
-        if not key.startswith("_"):
-            copy.__dict__[key] = value
-    for table in ("_parameters", "_buffers", "_modules"):
-        copy.__dict__[table] = dict(root.__dict__[table])
-    copy._non_persistent_buffers_set = set(root._non_persistent_buffers_set)
-    copy._modules.update(modules)
-    result: torch.nn.Module = copy
-    return result

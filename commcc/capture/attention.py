@@ -3,6 +3,8 @@
     with attention_of("flash"):
         ...                     # scaled_dot_product_attention is traced as aten._scaled_dot_product_flash_attention
 
+``flex_attention`` is traced as for a GPU: that of a CPU has no backward, and keeps nothing for one.
+
 PyTorch chooses the kernel by the device of the tensors, which are on the CPU here; each kernel has other results and
 keeps other tensors for the backward. Which one a GPU takes depends on its kind and on settings of the job, so that the
 user says it. Limits: with a mask, or where the kernel does not take the type or the sizes, it is that of the CPU.
@@ -52,5 +54,19 @@ def attention_of(kernel: str) -> Iterator[None]:
             return op(query, key, value, dropout_p, is_causal, scale=number)[0]
         return op(query, key, value, None, torch.is_grad_enabled(), dropout_p, is_causal, scale=scale)[0]
 
-    with patch.object(functional, "scaled_dot_product_attention", attention):
+    from torch.nn.attention import flex_attention as flex
+
+    given: Any = flex._apply_kernel_options
+
+    def options(*args: Any, **named: Any) -> Any:
+        made = given(*args, **named)
+        # That of a CPU is never told to.
+        made["OUTPUT_LOGSUMEXP"] = made["OUTPUT_LOGSUMEXP"] or torch.is_grad_enabled()
+        return made
+
+    with (
+        patch.object(functional, "scaled_dot_product_attention", attention),
+        patch.object(flex, "_validate_device", lambda *_: None),
+        patch.object(flex, "_apply_kernel_options", options),
+    ):
         yield

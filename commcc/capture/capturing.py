@@ -31,6 +31,7 @@ from commcc.capture.unsharding import Precision
 from commcc.capture.world import Layout, World, fake_world
 from commcc.graph.index.hints import SizeHints
 from commcc.graph.index.modules import module_path
+from commcc.graph.program import all_graphs
 from commcc.serialization.sections import with_used_groups
 from commcc.serialization.shapes import symbols_in
 
@@ -91,12 +92,13 @@ def capture(
     first = min((number for number in sequence if isinstance(number, int) and number >= 0), default=0)
     programs: dict[str, Program] = {}
     for name, graph_module in graphs.items():
-        used = with_used_groups(graph_module.graph, {})
+        used = with_used_groups(graph_module.graph, graph_module, {})
         # A group that no collective of the graph names would be lost when the graph is read from a file.
         own_groups = {group: groups[group] for group in groups if group in used}
         program = from_graph_module(graph_module, own_groups, header)
-        relabel(program.graph, torch.device(options.device))
-        forget_process(program.graph, first)
+        for graph in all_graphs(program.graph, program.root):
+            relabel(graph, torch.device(options.device))
+            forget_process(graph, first)
         for node in program.graph.nodes if options.annotate else ():
             path = module_path(node.meta)
             if path is not None:
@@ -138,7 +140,8 @@ def forget_process(graph: fx.Graph, first: int) -> None:
     for node in graph.nodes:
         number = node.meta.get("seq_nr")
         if isinstance(number, int) and number >= 0:
-            node.meta["seq_nr"] = number - first
+            # That of a sub-graph may be traced before all else.
+            node.meta["seq_nr"] = max(number - first, 0)
         text = node.meta.get("stack_trace")
         if isinstance(text, str):
             node.meta["stack_trace"] = portable_trace(text)

@@ -72,10 +72,14 @@ class Piece:
         return _INPUT.sub(parameter, text) if isinstance(text, str) else text
 
 
+def _inputs(gm: fx.GraphModule) -> list[fx.Node]:
+    return gm.graph.find_nodes(op="placeholder")
+
+
 def _parameters(gm: fx.GraphModule) -> dict[int, str]:
     """Of the inputs of Dynamo's graph, as the model calls them."""
     result: dict[int, str] = {}
-    for number, node in enumerate(gm.graph.find_nodes(op="placeholder")):
+    for number, node in enumerate(_inputs(gm)):
         source = getattr(node.meta.get("grapharg"), "source", None)
         name = getattr(source, "name", "")
         text = str(name() if callable(name) else name)
@@ -96,7 +100,8 @@ class Sink:
     autocasts: list[fx.Node] = field(default_factory=list)
 
     def keep(self, piece: Piece, kind: str, gm: fx.GraphModule) -> None:
-        if kind not in self.kinds:
+        # AOTAutograd describes inputs of whole graphs only: other joint ones are regions within them.
+        if kind not in self.kinds or (kind == JOINT and not any("desc" in node.meta for node in _inputs(gm))):
             return
         program = from_graph_module(gm)
         for node in program.graph.nodes:
@@ -217,6 +222,8 @@ def _after_post_grad(
 
     def stop(graph: fx.Graph) -> None:
         owner: Any = graph.owning_module
+        if owner is not traced:
+            return  # Inductor goes through sub-graphs first
         keep(owner)
         reached.append(graph)
         raise _ReachedError
@@ -233,7 +240,7 @@ def _after_post_grad(
 def _unrun(gm: fx.GraphModule, mode: FakeTensorMode) -> Callable[..., Any]:
     """Returns what the graph would, without a value in it."""
     (returned,) = gm.graph.output_node().args
-    inputs = [node.meta.get("val") for node in gm.graph.find_nodes(op="placeholder")]
+    inputs = [node.meta.get("val") for node in _inputs(gm)]
 
     def call(*args: Any) -> Any:
         known = _sizes(inputs, args)

@@ -30,6 +30,14 @@ _HOOKS = (
     "the same model under commcc.shard"
 )
 
+#: What a module of ``fully_shard`` was told and graphs do not show: its method, the field of a group, the value untold.
+_TOLD = (
+    ("set_gradient_divide_factor", "gradient_divide_factor", None),
+    ("set_requires_gradient_sync", "reduce_grads", True),
+    ("set_all_reduce_hook", "_all_reduce_hook", None),
+    ("set_unshard_in_backward", "unshard_in_backward", True),
+)
+
 
 def as_shards(model: nn.Module) -> tuple[nn.Module, list[str]]:
     """The model with gathers and reductions in its forward; notes on what cannot be written exactly."""
@@ -43,6 +51,8 @@ def as_shards(model: nn.Module) -> tuple[nn.Module, list[str]]:
         elif isinstance(part, RecordedDDP):
             copies = True
             shard(part.module, _ddp_mesh(part.given), replicate=True, **_ddp_precision(part.given))
+            if part.hooked:
+                notes.append("register_comm_hook is left out: gradients are averaged as they are")
         elif type(part).__name__ == "FullyShardedDataParallel":
             raise OptionError(
                 "the model is wrapped in FullyShardedDataParallel, which gathers outside of graphs",
@@ -96,6 +106,9 @@ def _convert(state: Any, *, root: bool) -> list[str]:
     # PyTorch decides it when the root first runs.
     keeps = root and getattr(state, "_auto_reshard_after_forward", False)
     for group in groups:
+        told = [method for method, name, untold in _TOLD if getattr(group, name, untold) != untold]
+        if told:
+            notes.append(f"{', '.join(told)}: left out; gradients are averaged over all ranks, once for each parameter")
         after = group.post_forward_mesh_info
         for kept in group.fsdp_params:
             notes += _put_parameter(kept, state._mp_policy, reshard=after is not None and not keeps)

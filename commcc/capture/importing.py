@@ -59,7 +59,7 @@ def from_graph_module(
     dropped: dict[str, str] = {}
     graph = _copied(graph_module.graph, dropped)
     root = _copied_root(graph_module, dropped)
-    all_groups = {**with_used_groups(graph, {}), **(groups or {})}
+    all_groups = {**with_used_groups(graph, root, {}), **(groups or {})}
     notes = tuple(Note(f"metadata key {key!r} cannot be kept", node) for key, node in sorted(dropped.items()))
     return Program(graph, root, groups=all_groups, header=dict(header or {}), notes=notes)
 

@@ -35,7 +35,11 @@ class RecordedDDP(nn.Module):
 
     def __init__(self, module: nn.Module, *_: Any, **given: Any) -> None:
         super().__init__()
-        self.module, self.given = module, given
+        self.module, self.given, self.hooked = module, given, False
+
+    def register_comm_hook(self, state: Any, hook: Any) -> None:
+        del state, hook
+        self.hooked = True
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self.module(*args, **kwargs)

@@ -15,6 +15,7 @@ import sys
 import time
 import traceback
 import warnings
+from collections import Counter
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -42,6 +43,7 @@ from commcc.capture.training_step import trace_step
 from commcc.capture.user_function import Subject, call_it, explained, find_function
 from commcc.capture.world import Layout, World, fake_world, known_group
 from commcc.graph.ops import collective_of
+from commcc.graph.program import all_graphs
 from commcc.graph.structure import with_equal_groups_joined
 from commcc.serialization import save
 from commcc.serialization.shapes import ShapeContext, parse_val
@@ -101,7 +103,7 @@ def capture(request: dict[str, Any]) -> dict[str, Json]:
         kept = _finished(graphs, world, request["device"], request["level"])
     traced = time.perf_counter()
     if not kept:
-        what = f"{'the graph has' if pieces == 1 else f'none of {pieces} graphs has'} no collectives"
+        what = "the graph has no collectives" if pieces == 1 else f"none of {pieces} graphs has collectives"
         raise InputError(what, where=target, hint=_NOTHING)
     files = _write(kept, request)
     return {
@@ -222,16 +224,27 @@ def _finished(graphs: list[Graph], world: World, device: str, level: str) -> lis
     kept: list[Graph] = []
     for graph in graphs:
         program = graph.program
-        if not any(collective_of(node.target) for node in program.graph.nodes if node.op == "call_function"):
+        if not any(_collectives(program)):
             continue
         groups = {name: known_group(group) for name, group in program.groups.items()}
-        relabel(program.graph, torch.device(device))
-        forget_process(program.graph, first)
+        for part in all_graphs(program.graph, program.root):
+            relabel(part, torch.device(device))
+            forget_process(part, first)
         symbols: dict[str, Json] = {name: shares[name] for name in shares if name in _symbols(program)}
         more: dict[str, Json] = {"symbols": symbols} if symbols else {}
         program = with_equal_groups_joined(replace(program, groups=groups, header={**header, **more}))
         kept.append(replace(graph, program=program))
     return kept
+
+
+def _collectives(program: Program) -> Iterator[str]:
+    """Kinds of what it launches, in sub-graphs too, which run as often as they are called."""
+    for node in (
+        node for graph in all_graphs(program.graph, program.root) for node in graph.nodes if node.op == "call_function"
+    ):
+        fact = collective_of(node.target)
+        if fact is not None:
+            yield fact.kind.value
 
 
 def _symbols(program: Program) -> set[str]:
@@ -262,18 +275,13 @@ def _write(graphs: list[Graph], request: dict[str, Any]) -> list[Json]:
         number = f"_{graph.number}" if several else ""
         path = folder / f"{stem}{number}_{_SHORT.get(graph.kind, graph.kind)}{request['extension']}"
         lost = save(graph.program, path)
-        nodes = list(graph.program.graph.nodes)
-        kinds: dict[str, Json] = {}
-        for node in nodes:
-            fact = collective_of(node.target) if node.op == "call_function" else None
-            if fact is not None:
-                kinds[fact.kind.value] = int(str(kinds.get(fact.kind.value, 0))) + 1
+        kinds: dict[str, Json] = dict(Counter(_collectives(graph.program)))
         files.append(
             {
                 "file": str(path),
                 "graph": graph.kind,
                 "piece": graph.number,
-                "nodes": len(nodes),
+                "nodes": len(graph.program.graph.nodes),
                 "collectives": kinds,
                 "notes": [*dict.fromkeys(note.text for note in (*graph.program.notes, *lost))],
             }

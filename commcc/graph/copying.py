@@ -13,6 +13,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import fx
 from torch.fx.graph import _Namespace
 
@@ -91,3 +92,17 @@ def _known() -> bool:
     graph = fx.Graph()
     parts = graph, graph._graph_namespace, graph._find_nodes_lookup_table
     return tuple(name for part in parts for name in sorted(vars(part))) == _KNOWN
+
+
+def with_modules(root: torch.nn.Module, modules: Mapping[str, torch.nn.Module]) -> torch.nn.Module:
+    """A module that has all that ``root`` has, and more; ``root`` is not touched."""
+    copy: Any = torch.nn.Module()
+    for key, value in root.__dict__.items():
+        if not key.startswith("_"):
+            copy.__dict__[key] = value
+    for table in ("_parameters", "_buffers", "_modules"):
+        copy.__dict__[table] = dict(root.__dict__[table])
+    copy._non_persistent_buffers_set = set(root._non_persistent_buffers_set)
+    copy._modules.update(modules)
+    result: torch.nn.Module = copy
+    return result

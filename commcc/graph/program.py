@@ -145,3 +145,8 @@ def attribute(module: torch.nn.Module, node: fx.Node) -> Any:
     for part in str(node.target).split("."):
         owner = getattr(owner, part, None)
     return owner
+
+
+def all_graphs(graph: fx.Graph, root: torch.nn.Module) -> list[fx.Graph]:
+    """A graph, then those of its sub-graphs, in which branches, loops and regions are."""
+    return [graph, *(module.graph for module in root.modules() if isinstance(module, fx.GraphModule))]

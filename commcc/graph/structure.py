@@ -25,6 +25,7 @@ import torch
 from torch import fx
 
 from commcc.base.text import natural_key
+from commcc.graph.copying import copied, with_modules
 from commcc.graph.ops import argument, argument_names, collective_of, op_name, set_argument
 from commcc.graph.program import META_KEY, NodeRecord, attribute
 
@@ -147,13 +148,7 @@ def renamed(program: Program, nodes: Mapping[str, str], groups: Mapping[str, str
         if isinstance(record, NodeRecord) and record.merged_from:
             merged_from = tuple(nodes.get(name, name) for name in record.merged_from)
             node.meta[META_KEY] = replace(record, merged_from=merged_from)
-    bodies = [module for module in program.root.modules() if isinstance(module, fx.GraphModule)]
-    if groups and bodies and any(_launches(body.graph) for body in bodies):
-        raise ValueError("a sub-graph communicates, whose groups cannot be called otherwise")
-    for node in _launches(graph):
-        name = _group_name(node)
-        if name in groups:
-            set_argument(node, "group_name", groups[name])
+    _call_groups(graph, groups)
     taken = set(groups.values())
     table = {
         groups.get(name, name): replace(
@@ -162,7 +157,28 @@ def renamed(program: Program, nodes: Mapping[str, str], groups: Mapping[str, str
         for name, group in program.groups.items()
         if name in groups or name not in taken
     }
-    return replace(program, graph=graph, groups=table)
+    return replace(program, graph=graph, root=_regrouped(program.root, groups), groups=table)
+
+
+def _call_groups(graph: fx.Graph, groups: Mapping[str, str]) -> None:
+    for node in _launches(graph):
+        name = _group_name(node)
+        if name in groups:
+            set_argument(node, "group_name", groups[name])
+
+
+def _regrouped(module: torch.nn.Module, groups: Mapping[str, str]) -> torch.nn.Module:
+    """A copy that calls groups otherwise in its sub-graphs; the module itself where none of them names one."""
+    parts = {name: part for name, part in module._modules.items() if part is not None}
+    changed = {name: new for name, part in parts.items() if (new := _regrouped(part, groups)) is not part}
+    root = with_modules(module, changed) if changed else module
+    if not isinstance(module, fx.GraphModule):
+        return root
+    if not changed and not any(_group_name(node) in groups for node in _launches(module.graph)):
+        return module
+    graph = copied(module.graph.nodes)
+    _call_groups(graph, groups)
+    return fx.GraphModule(root, graph)
 
 
 def with_equal_groups_joined(program: Program) -> Program:
@@ -181,11 +197,7 @@ def with_equal_groups_joined(program: Program) -> Program:
         for first, *others in (sorted(names, key=natural_key) for names in alike.values())
         for name in others
     }
-    if not joined or any(
-        _launches(module.graph) for module in program.root.modules() if isinstance(module, fx.GraphModule)
-    ):
-        return program
-    return renamed(program, {}, joined)
+    return renamed(program, {}, joined) if joined else program
 
 
 def _launches(graph: fx.Graph) -> list[fx.Node]:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from commcc.serialization.attributes import element_bytes
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -60,14 +62,10 @@ def is_freed(tensor: torch.Tensor) -> bool:
     return bool(tensor.numel()) and tensor.untyped_storage().nbytes() == 0
 
 
-def bits(tensor: torch.Tensor) -> torch.Tensor:
-    """The bytes of a tensor's elements in order, as one row."""
-    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
-    return plain.reshape(-1).view(torch.uint8)
-
-
 def bits_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return (one.shape, one.dtype) == (other.shape, other.dtype) and torch.equal(bits(one), bits(other))
+    if (one.shape, one.dtype) != (other.shape, other.dtype):
+        return False
+    return torch.equal(element_bytes(one), element_bytes(other))
 
 
 def poison(buffer: torch.Tensor, real: torch.Tensor) -> None:

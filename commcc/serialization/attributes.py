@@ -123,6 +123,13 @@ def is_plain(value: object) -> bool:
     )
 
 
+def element_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """The bytes of a tensor's elements in row-major order, as one row on its device."""
+    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    # A dimension of size 1 may have any stride in a contiguous tensor, and keeps it in a reshape.
+    return plain.as_strided((plain.numel(),), (1,)).view(torch.uint8)
+
+
 def content_hash(tensor: torch.Tensor) -> str | None:
     """SHA-256 of the elements' bits in row-major order, with dtype and shape; None when they are not known.
 
@@ -134,8 +141,7 @@ def content_hash(tensor: torch.Tensor) -> str | None:
     digest = hashlib.sha256(f"{tensor.dtype} {tuple(tensor.shape)} ".encode())
     if tensor.numel():
         with _disable_current_modes():  # a backend may ask while PyTorch traces
-            plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
-            raw = plain.reshape(-1).view(torch.uint8).numpy()
+            raw = element_bytes(tensor.cpu()).numpy()
         for start in range(0, raw.nbytes, _CHUNK):
             digest.update(raw[start : start + _CHUNK].tobytes())
     return digest.hexdigest()

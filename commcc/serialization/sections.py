@@ -4,7 +4,7 @@
 
     group_json(ProcessGroup("0", 64, description="mesh_fsdp"))      # {"size": 64, "description": "mesh_fsdp"}
     group_of("0", {"size": 64, "description": "mesh_fsdp"})         # ProcessGroup("0", 64, None, "mesh_fsdp")
-    with_used_groups(graph, groups)                                 # and the groups that only collectives name
+    with_used_groups(graph, root, groups)                           # and the groups that only collectives name
 
 What is read comes from a file: wrong types raise :class:`InputError`.
 Limits: an all-reduce does not say how many ranks its group has.
@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 from commcc.base.errors import GraphError, InputError
 from commcc.graph.ops import argument, collective_of
-from commcc.graph.program import Note, ProcessGroup
+from commcc.graph.program import Note, ProcessGroup, all_graphs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import torch
     from torch import fx
 
     from commcc.base.terms import Json
@@ -65,13 +66,15 @@ def note_of(data: Any) -> Note:
     raise InputError("a note is not [text, node]")
 
 
-def with_used_groups(graph: fx.Graph, named: Mapping[str, ProcessGroup]) -> dict[str, ProcessGroup]:
-    """``named``, completed by the groups and sizes that collectives in ``graph`` name.
+def with_used_groups(
+    graph: fx.Graph, root: torch.nn.Module, named: Mapping[str, ProcessGroup]
+) -> dict[str, ProcessGroup]:
+    """``named``, completed by the groups and sizes that collectives in ``graph`` and in its sub-graphs name.
 
     Two sizes for one group raise :class:`GraphError`.
     """
     groups = dict(named)
-    for node in graph.nodes:
+    for node in (node for each in all_graphs(graph, root) for node in each.nodes):
         fact = collective_of(node.target) if node.op == "call_function" else None
         name = argument(node, "group_name") if fact is not None else None
         if fact is None or not isinstance(name, str):

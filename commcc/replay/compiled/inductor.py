@@ -33,7 +33,8 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.fx.node import map_aggregate
 
 from commcc.base.errors import CommccError, InputError
-from commcc.replay.calls import Body
+from commcc.graph.copying import copied, with_modules
+from commcc.replay.calls import Body, Homes
 from commcc.replay.compiled.calls import Listener, Order, Recorder, match
 from commcc.replay.compiled.landmarks import landmark_options
 from commcc.replay.place import CPU
@@ -120,7 +121,7 @@ class Compiled:
             if node in tensors:
                 values[node] = graph.placeholder(node.name)
             elif isinstance(values[node], Body):
-                root.add_module(node.name, values[node].module)
+                root.add_module(node.name, _placed(values[node].module, prepared.homes))
                 values[node] = graph.get_attr(node.name)
 
         def here(value: Any) -> Any:
@@ -137,6 +138,22 @@ class Compiled:
         outputs = leaves(here(prepared.output))
         graph.output(tuple(output for output in outputs if isinstance(output, fx.Node)))
         return fx.GraphModule(root, graph), outputs
+
+
+def _placed(module: fx.GraphModule, homes: Homes) -> fx.GraphModule:
+    """A sub-graph on the device of this run, in place of that of the file, without values, which Inductor finds."""
+    parts = {name: part for name, part in module._modules.items() if isinstance(part, fx.GraphModule)}
+    root = with_modules(module, {name: _placed(part, homes) for name, part in parts.items()})
+    graph = copied(module.graph.nodes)
+
+    def here(leaf: Any) -> Any:
+        return homes.of(leaf) if isinstance(leaf, torch.device) else leaf
+
+    for node in graph.nodes:
+        node.args, node.kwargs = map_aggregate(node.args, here), map_aggregate(node.kwargs, here)
+        for key in ("val", "example_value", "tensor_meta"):
+            node.meta.pop(key, None)
+    return fx.GraphModule(root, graph)
 
 
 def require_compiler(device: str) -> None:

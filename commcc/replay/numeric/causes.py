@@ -33,8 +33,9 @@ from commcc.graph.ops import op_name
 from commcc.graph.ops.arithmetic import SUMS
 from commcc.replay.numeric.pair import producers
 from commcc.replay.numeric.verdict import About
-from commcc.replay.values import bits, is_freed, leaves, tensors_in
+from commcc.replay.values import is_freed, leaves, tensors_in
 from commcc.replay.virtual import StepError, VirtualRun
+from commcc.serialization.attributes import element_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -207,7 +208,7 @@ def _digest(value: Any) -> bytes:
     for tensor in tensors_in(value):
         digest.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
         if not is_freed(tensor):
-            digest.update(bits(tensor).numpy().tobytes())
+            digest.update(element_bytes(tensor).numpy().tobytes())
     plain = [leaf for leaf in leaves(value) if not isinstance(leaf, torch.Tensor)]
     digest.update(repr(plain).encode())
     return digest.digest()

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from commcc.replay.values import bits, bits_equal, is_freed
+from commcc.replay.values import bits_equal, is_freed
+from commcc.serialization.attributes import element_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -161,7 +162,7 @@ def _gap(name: str, rank: int, old: Any, new: Any) -> ValueGap | None:
     if is_freed(old) or bits_equal(old, new):
         return None
     size = old.element_size()
-    differ = (bits(old).view(-1, size) != bits(new).view(-1, size)).any(1)
+    differ = (element_bytes(old).view(-1, size) != element_bytes(new).view(-1, size)).any(1)
     place = int(differ.nonzero()[0])
     # Measured in more digits than either has, so that a difference is not itself rounded.
     wide = torch.complex128 if old.dtype.is_complex else torch.float64

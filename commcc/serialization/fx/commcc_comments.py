@@ -36,7 +36,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from commcc.base.errors import InputError, OutputError, located
-from commcc.serialization.attributes import constant, flat_tensor
+from commcc.serialization.attributes import constant, element_bytes, flat_tensor
 from commcc.serialization.fx.source import COMMCC
 from commcc.serialization.fx.values import constants
 from commcc.serialization.metadata import INLINE, NO_VAL, decode_entry, decode_json, encode_json, is_lost
@@ -274,8 +274,7 @@ def encode_constant(value: torch.Tensor, size_text: Callable[[object], str]) -> 
     if not has_value(value):
         return {"val": format_val(value, size_text)}
     with _disable_current_modes():  # a backend may ask while PyTorch traces
-        plain = value.detach().to("cpu").contiguous()
-        data = plain.reshape(-1).view(torch.uint8).numpy().tobytes() if plain.numel() else b""
+        data = element_bytes(value.cpu()).numpy().tobytes() if value.numel() else b""
     shape, stride = list(value.shape), list(value.stride())
     body: dict[str, Any] = {
         "dtype": str(value.dtype),

@@ -115,7 +115,7 @@ def _parse(source: str, where: str) -> Program:
             known["assumed"] = list(reading.assumed)
     with located(where):
         # PyTorch's texts name groups in collectives only.
-        groups = with_used_groups(graph, header.groups)
+        groups = with_used_groups(graph, root, header.groups)
     notes = reading.all_notes() if own is None else header.notes
     return Program(graph, root, groups, "fx_text", header=known, notes=notes, provenance=header.provenance)
 

@@ -89,7 +89,7 @@ def write_text(program: Program) -> tuple[str, tuple[Note, ...]]:
     symbols = parts.sizes.symbols(program.header.get("symbols"))
     if symbols:
         header["symbols"] = symbols
-    complete = replace(program, groups=with_used_groups(program.graph, program.groups))
+    complete = replace(program, groups=with_used_groups(program.graph, program.root, program.groups))
     head = header_lines(complete, header, (*program.notes, *new))
     return "\n".join([*head, *body, *parts.tables.lines(), *parts.constants, ""]), new
 

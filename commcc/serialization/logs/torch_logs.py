@@ -32,6 +32,8 @@ _PREFIX = re.compile(
 _INSIDE = ("  ", "# commcc: meta ", "# commcc: constant ")
 _LONGEST_OUTER_PREFIX = 200
 _TITLE = re.compile(r" ?===== (.{1,200}?)(?: (\d+))? =====")
+#: What stands in place of a title where AOTAutograd found the graph in its cache.
+_CACHED = re.compile(r"((?:Joint|Forward|Backward) graph) \(from cache\)$")
 _OUTER_RANK = re.compile(r"(?:^|\D)(\d{1,6})\]?: ?$")
 #: What stands before a line and is another thing before the next line of the same process: a time, a progress bar.
 _CHANGING = re.compile(
@@ -162,7 +164,7 @@ class _Splitter:
             # May be the header of a graph that commcc wrote.
             stream.comments.append((number, line))
             return
-        elif (match := _TITLE.match(line)) is not None:
+        elif (match := _TITLE.match(line) or _CACHED.match(line)) is not None:
             # PyTorch's structured logs have other names for the titles of its text logs.
             text = match.group(1)
             compiled = text.startswith("__compiled_fn")

@@ -113,7 +113,7 @@ class _Reader:
             if result is None:
                 state, kept = self._spec(NO_EXTRA, ShapeContext())
                 graph, root = build(kept)
-                result = _Read(graph, root, state, NO_EXTRA, with_used_groups(graph, {}))
+                result = _Read(graph, root, state, NO_EXTRA, with_used_groups(graph, root, {}))
         self.notes += [
             Note(f"{target.qualified_name} is not registered with this PyTorch; it is kept, but not understood")
             for target in result.state.opaque
@@ -179,7 +179,7 @@ class _Reader:
             again = GraphWriter(graph, root, WriteState(state.opaque, describe=False)).write()
             if not same_graph(again, self.document["graph_module"]["graph"]):
                 raise InputError("describes another graph")
-            groups = with_used_groups(graph, extra.groups)
+            groups = with_used_groups(graph, root, extra.groups)
         except _MISFIT as error:
             self._ignore(error)
             return None
