@@ -18,7 +18,7 @@ simulated. A bucketing is a cap on the bytes of a bucket for every key (kind, gr
    each key.
 
 6. where one stream of collectives is busy for most of the best step, its buckets with other, unequal sizes along the
-   step (:mod:`commcc.passes.strategies.uneven`), up to three or, where compute leaves space, ten times ``effort``;
+   step (:mod:`commcc.passes.strategies.uneven`), up to two or, where compute leaves space, ten times ``effort``;
 7. a quarter of ``effort`` with smaller buckets of other reduce-scatters, where merging made the longest run of compute
    between two of them longer: what shortens it at no more than 0.1 % of the step is taken.
 
@@ -81,7 +81,7 @@ _FINALISTS, _FINAL, _MORE_SCHEDULES = 4, 5, 8
 _CERTAIN, _LARGE = 50, 3000
 #: Unequal sizes are tried where a stream is busy for so much of the step, in permille; so many times ``effort`` of
 #: them. Where they make the step shorter by no more than so much, in permille, both get the full effort.
-_BUSY, _SHAPES, _SURE = 750, 3, 20
+_BUSY, _SHAPES, _SURE = 750, 2, 20
 #: Where compute leaves so much of the step, in permille, sizes are changed from several bucketings on, so many times.
 _IDLE, _FROM_STARTS = 30, 10
 #: What a few schedules say of the best unequal sizes may not hold for their real prices; then so many others are tried.

@@ -12,7 +12,8 @@ the buckets of one key; of the whole row, then of each of its halves, quarters a
 * all borders are moved by half a bucket;
 
 then the same where half of a part and half of the next are. What makes the step shorter is kept, or what leaves it as
-it is and keeps the stream busy for less. A level is gone through again until it brings nothing. Where compute leaves
+it is and keeps the stream busy for less. A level is gone through again until it brings nothing, and is left where
+twelve bucketings in a row brought nothing. Where compute leaves
 space for it, several bucketings are begun from: small buckets end elsewhere than large ones do. What keeps the stream
 busy for longer than the best step is not looked at. Deterministic; effort is counted in bucketings judged.
 """
@@ -55,8 +56,8 @@ _FIRST = 8
 _STARTS, NEAR, _ALIKE = 6, 100, 1000
 #: The step of what cannot run.
 NEVER = 1 << 62
-#: Bucketings judged from each start in a round, while there are several.
-_ROUND = 12
+#: Bucketings judged from each start in a round, while there are several; so many without a gain end a level.
+_ROUND, _PATIENCE = 12, 12
 
 
 class Judged(NamedTuple):
@@ -123,7 +124,7 @@ class Shapes:
         self.rows, self.size, self.judge = rows, size, judge
         self.now = self.best = best
         self.seen = {tuple(rows.values())}
-        self.left = 0
+        self.left = self.idle = 0
 
     def improve(self, effort: int) -> int:
         """Change the rows; so many are judged at most. Returns how many were; what was judged before is not again."""
@@ -135,13 +136,15 @@ class Shapes:
 
     def _gone_through(self, parts: int) -> bool:
         """Change each of so many parts of each row, and what lies across their borders, for as long as that helps;
-        whether it did.
+        whether it did. Finer changes come next where many in a row did not.
         """
-        gained = False
+        gained, self.idle = False, 0
         for key in self.rows:
             for place in range(2 * parts - 1):
                 while self._changed(key, place, parts):
-                    gained = True
+                    gained, self.idle = True, 0
+                if self.idle >= _PATIENCE:
+                    return False
         return gained
 
     def _changed(self, key: Key, place: int, parts: int) -> bool:
@@ -158,6 +161,7 @@ class Shapes:
             self.seen.add(tuple(rows.values()))
             judged = self.judge(rows, self.now)
             self.left -= judged is not None
+            self.idle += judged is not None
             if judged is not None and judged.better(self.now, self.best):
                 self.rows, self.now = rows, judged
                 self.best = min(self.best, judged, key=lambda candidate: candidate.rank)
