@@ -147,9 +147,11 @@ class _Making:
         """The piece; received: bytes that the launch writes."""
         copied, hoisted = not self.bucket.coalesced, map(self.number.__getitem__, self.bucket.hoist)
         (self._copied if copied else self._call)()
+        viewed = [m.wait for at, m in enumerate(self.model.members) if copied and not self.model.result_copies(at)]
+        views = [buffer for wait in viewed for buffer in self.index.estimates.buffers[wait]]
         tables = (
             *(self._places(), self._merged(), list(dict.fromkeys(hoisted)), self.nodes, self.edges, self.buffers),
-            *(self._views() if copied else [], self.sizes, self.waits),
+            *(views, self.sizes, self.waits),
         )
         begins = accumulate(map(len, tables), initial=0)
         first, count = self.number[self.bucket.members[0]], len(self.nodes) // 3
@@ -179,10 +181,6 @@ class _Making:
                 unit = _FIRST_RESULT + place
                 rows += number[member.wait], unit, _WAIT, sizes[unit] - 1
         return rows
-
-    def _views(self) -> list[int]:
-        buffers, copies = self.index.estimates.buffers, self.model.result_copies
-        return [b for place, m in enumerate(self.model.members) if not copies(place) for b in buffers[m.wait]]
 
     def _node(
         self,
@@ -214,12 +212,11 @@ class _Making:
     def _after(self, nodes: Iterable[int]) -> list[tuple[int, int]]:
         """What order edges of merged nodes lead to, outside the bucket."""
         preds = {p for node in nodes for p in self.index.order_preds[node]}
-        return [(OUTER, self.number[p]) for p in preds.difference(self._own())] if preds else []
-
-    def _own(self) -> set[int]:
-        """Nodes that the bucket replaces."""
+        if not preds:
+            return []
         own = {*self.bucket.members, *(m.wait for m in self.model.members)}
-        return {*own, *(m.input for m in self.model.members)} if self.bucket.shared_cast else own
+        own |= {m.input for m in self.model.members} if self.bucket.shared_cast else set()
+        return [(OUTER, self.number[p]) for p in preds - own]
 
     def _copied(self) -> None:
         """Members side by side: what is put together, one launch, one wait, and each member's slice."""
