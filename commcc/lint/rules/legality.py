@@ -71,8 +71,8 @@ def use_before_wait(subject: Subject, options: NoOptions) -> Iterator[Finding]:
 def _readers(index: GraphIndex, launch: int, waits: frozenset[int]) -> Iterator[int]:
     """Nodes that read a launch's result, or a view of it, other than its waits and the output.
 
-    Not among them are ops that hold a graph of their own, for it may be that which waits, and what stands behind a
-    wait for all that it reads: the op may give back what it was given, as all that is in place does.
+    Not among them are ops that hold a graph of their own, for it may be that which waits, and what stays behind a wait
+    for all that it reads whatever moves: the op may give back what it was given, as all that is in place does.
     """
     from commcc.graph.ops.kernels import Work
 
@@ -83,7 +83,8 @@ def _readers(index: GraphIndex, launch: int, waits: frozenset[int]) -> Iterator[
             if user in waits or user in seen or index.ops[user] == "output" or _holds_graph(index, user):
                 continue
             seen.add(user)
-            there = {storage for wait in waits if wait < user for storage in index.storages[wait]}
+            behind = waits.intersection(index.all_preds[user])
+            there = {storage for wait in behind for storage in index.storages[wait]}
             if index.storages[node] and there.issuperset(index.storages[node]):
                 continue
             if index.estimates.work[user] is not Work.FREE:
