@@ -125,7 +125,9 @@ class InputMaker:
             numbers = self._numbers(node, val, torch.Generator().manual_seed(number)).to(val.dtype)
             shape, strides = self._layout(node, val)
             home = self._prepared.home(node)
-            whole = numbers if [*numbers.shape] == shape else _repeated(numbers.to(home), shape)
+            # The state of a generator has the size that one of this device has.
+            few = numbers.numel() == _DRAWN < math.prod(shape)
+            whole = _repeated(numbers.to(home), shape) if few else numbers
             return widened(_laid_out(whole, strides, home), self._prepared.wide)
         if val is None:
             # What has no value (a device mesh) can only be returned as it is.
