@@ -23,7 +23,7 @@ from commcc.replay.bench.graph_set import (
     variants_of,
     within_rounding,
 )
-from commcc.replay.calls import Homes
+from commcc.replay.calls import CallSettings, Homes
 from commcc.replay.compiled import inductor, landmarks
 from commcc.replay.compiled.calls import Call, Listener, OrderKept, Recorder, match
 from commcc.replay.compiled.inductor import (
@@ -352,7 +352,7 @@ def test_sub_graphs_are_compiled_for_the_device_of_the_run():
     whole.output(whole.get_attr("inner"))
     module = torch.nn.Module()
     module.inner = torch.fx.GraphModule(torch.nn.Module(), graph)
-    placed = inductor._placed(torch.fx.GraphModule(module, whole), Homes("cpu", accelerated=True))
+    placed = inductor._placed(torch.fx.GraphModule(module, whole), CallSettings(Homes("cpu", accelerated=True)))
     (here,) = placed.inner.graph.find_nodes(op="call_function", target=aten.full.default)
     assert here.kwargs == {"device": torch.device("cpu")} and "val" not in here.meta
     assert made.kwargs == {"device": torch.device("cuda:0")} and "val" in made.meta

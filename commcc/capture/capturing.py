@@ -38,7 +38,7 @@ from commcc.serialization.shapes import symbols_in
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from torch import Tensor, fx, nn
+    from torch import Tensor, nn
 
     from commcc.base.terms import Json
     from commcc.graph.program import Program
@@ -96,9 +96,7 @@ def capture(
         # A group that no collective of the graph names would be lost when the graph is read from a file.
         own_groups = {group: groups[group] for group in groups if group in used}
         program = from_graph_module(graph_module, own_groups, header)
-        for graph in all_graphs(program.graph, program.root):
-            relabel(graph, torch.device(options.device))
-            forget_process(graph, first)
+        make_portable(program, options.device, first)
         for node in program.graph.nodes if options.annotate else ():
             path = module_path(node.meta)
             if path is not None:
@@ -135,9 +133,14 @@ def even_shares(programs: Iterable[Program]) -> dict[str, Json]:
     return shares
 
 
-def forget_process(graph: fx.Graph, first: int) -> None:
-    """Take out what depends on the process and the machine: counters that never restart, and paths."""
-    for node in graph.nodes:
+def make_portable(program: Program, device: str, first: int) -> None:
+    """Put graphs on ``device``, and take out what depends on the process and the machine: paths, and counters that
+    never restart. first: of all counters.
+    """
+    graphs = all_graphs(program.graph, program.root)
+    for graph in graphs:
+        relabel(graph, torch.device(device))
+    for node in (node for graph in graphs for node in graph.nodes):
         number = node.meta.get("seq_nr")
         if isinstance(number, int) and number >= 0:
             # That of a sub-graph may be traced before all else.

@@ -31,9 +31,8 @@ from torch.utils._pytree import tree_map
 
 from commcc.base.errors import CommccError, InputError
 from commcc.capture.attention import attention_of
-from commcc.capture.capturing import even_shares, forget_process
+from commcc.capture.capturing import even_shares, make_portable
 from commcc.capture.compiling import Graph, Sink, Way, compile_and_run
-from commcc.capture.devices import relabel
 from commcc.capture.fully_sharded import as_shards
 from commcc.capture.importing import from_graph_module
 from commcc.capture.laptop import on_this_machine
@@ -43,7 +42,7 @@ from commcc.capture.training_step import trace_step
 from commcc.capture.user_function import Subject, call_it, explained, find_function
 from commcc.capture.world import Layout, World, fake_world, known_group
 from commcc.graph.ops import collective_of
-from commcc.graph.program import all_graphs
+from commcc.graph.program import all_calls
 from commcc.graph.structure import with_equal_groups_joined
 from commcc.serialization import save
 from commcc.serialization.shapes import ShapeContext, parse_val
@@ -227,9 +226,7 @@ def _finished(graphs: list[Graph], world: World, device: str, level: str) -> lis
         if not any(_collectives(program)):
             continue
         groups = {name: known_group(group) for name, group in program.groups.items()}
-        for part in all_graphs(program.graph, program.root):
-            relabel(part, torch.device(device))
-            forget_process(part, first)
+        make_portable(program, device, first)
         symbols: dict[str, Json] = {name: shares[name] for name in shares if name in _symbols(program)}
         more: dict[str, Json] = {"symbols": symbols} if symbols else {}
         program = with_equal_groups_joined(replace(program, groups=groups, header={**header, **more}))
@@ -239,12 +236,8 @@ def _finished(graphs: list[Graph], world: World, device: str, level: str) -> lis
 
 def _collectives(program: Program) -> Iterator[str]:
     """Kinds of what it launches, in sub-graphs too, which run as often as they are called."""
-    for node in (
-        node for graph in all_graphs(program.graph, program.root) for node in graph.nodes if node.op == "call_function"
-    ):
-        fact = collective_of(node.target)
-        if fact is not None:
-            yield fact.kind.value
+    facts = (collective_of(node.target) for node in all_calls(program))
+    return (fact.kind.value for fact in facts if fact is not None)
 
 
 def _symbols(program: Program) -> set[str]:

@@ -29,7 +29,7 @@ from torch import fx
 from commcc.graph.copying import copied
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from commcc.base.terms import Json
@@ -150,3 +150,9 @@ def attribute(module: torch.nn.Module, node: fx.Node) -> Any:
 def all_graphs(graph: fx.Graph, root: torch.nn.Module) -> list[fx.Graph]:
     """A graph, then those of its sub-graphs, in which branches, loops and regions are."""
     return [graph, *(module.graph for module in root.modules() if isinstance(module, fx.GraphModule))]
+
+
+def all_calls(program: Program) -> Iterator[fx.Node]:
+    """Nodes that call an op, of the program's graph and of its sub-graphs."""
+    for graph in all_graphs(program.graph, program.root):
+        yield from (node for node in graph.nodes if node.op == "call_function")

@@ -43,7 +43,7 @@ from commcc.graph.ops import (
 )
 from commcc.graph.ops.allowed import refusal
 from commcc.graph.ops.sizes import ASKING
-from commcc.graph.program import all_graphs, attribute
+from commcc.graph.program import all_calls, attribute
 from commcc.replay.calls import Body, CallSettings, Homes, communicates_inside, draws_random, inner_graphs
 from commcc.replay.kernels import stand_in
 from commcc.replay.values import tensors_in
@@ -283,9 +283,7 @@ def _reason(module: nn.Module, node: fx.Node, device: str, *, wide: bool) -> str
 
 def _refuse_unsafe(program: Program, imported: frozenset[str]) -> None:
     """Raise for an op that could do something besides computing, in the graph and in its sub-graphs."""
-    for node in (
-        node for graph in all_graphs(program.graph, program.root) for node in graph.nodes if node.op == "call_function"
-    ):
+    for node in all_calls(program):
         for target in (node.target, *_called(node)):
             nothing = isinstance(target, OpaqueOp) and target.described is None
             reason = None if nothing or isinstance(target, HigherOrderOperator) else refusal(target, imported)

@@ -10,6 +10,7 @@ whatever order; those of the graph before keep their numbers. :mod:`commcc.sched
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 from itertools import accumulate, chain
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -163,8 +164,8 @@ class _Making:
         bucket, first, sizes = self.bucket, self.pieces.numbers.first, self.units
         rows = [sizes[_LAUNCH], (first[bucket.launch_at] + 1) * 4 + LAUNCHES, 1, 2]
         rows += sizes[_WAIT], (first[bucket.wait_at] + 1) * 4 + WAITS, 0, 1
-        for place, (size, member) in enumerate(zip(sizes[_FIRST_RESULT:], self.model.members, strict=False)):
-            rows += size, (first[member.wait] + 1) * 4 + RESULTS, place, 0
+        for place, size in enumerate(sizes[_FIRST_RESULT:]):
+            rows += size, (first[self.model.members[place].wait] + 1) * 4 + RESULTS, place, 0
         return rows
 
     def _merged(self) -> list[int]:
@@ -212,11 +213,13 @@ class _Making:
     def _after(self, nodes: Iterable[int]) -> list[tuple[int, int]]:
         """What order edges of merged nodes lead to, outside the bucket."""
         preds = {p for node in nodes for p in self.index.order_preds[node]}
-        if not preds:
-            return []
-        own = {*self.bucket.members, *(m.wait for m in self.model.members)}
-        own |= {m.input for m in self.model.members} if self.bucket.shared_cast else set()
-        return [(OUTER, self.number[p]) for p in preds - own]
+        return [(OUTER, self.number[p]) for p in preds - self.own] if preds else []
+
+    @cached_property
+    def own(self) -> set[int]:
+        """Nodes that the bucket replaces."""
+        casts = {m.input for m in self.model.members} if self.bucket.shared_cast else set()
+        return {*self.bucket.members, *(m.wait for m in self.model.members)} | casts
 
     def _copied(self) -> None:
         """Members side by side: what is put together, one launch, one wait, and each member's slice."""

@@ -13,9 +13,9 @@ the buckets of one key; of the whole row, then of each of its halves, quarters a
 
 then the same where half of a part and half of the next are. What makes the step shorter is kept, or what leaves it as
 it is and keeps the stream busy for less. A level is gone through again until it brings nothing, and is left where
-twelve bucketings in a row brought nothing. Where compute leaves
-space for it, several bucketings are begun from: small buckets end elsewhere than large ones do. What keeps the stream
-busy for longer than the best step is not looked at. Deterministic; effort is counted in bucketings judged.
+twelve bucketings in a row brought nothing. Where compute leaves space for it, several bucketings are begun from: small
+buckets end elsewhere than large ones do. What keeps the stream busy for longer than the best step is not looked at.
+Deterministic; effort is counted in bucketings judged.
 """
 
 from __future__ import annotations

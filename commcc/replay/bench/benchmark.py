@@ -304,7 +304,7 @@ def bench(
     if any(step.meets for prepared in graphs.prepared for step in prepared.steps):
         notes.append("waits in sub-graphs are part of the step, not of the exposed time")
     notes += [*raised_remarks(name for rank in measured for name in rank.get("raised", ())), *about]
-    unsteady = {name for rank in measured for name in rank["unsteady"]}
+    unsteady = _unsteady(measured)
     if unsteady and others:
         few = plural(len(unsteady), "value")
         notes.append(f"{few} of graph 1 differ from one run of it to the next on this device: compared within rounding")
@@ -337,6 +337,11 @@ def _times(
     return GraphTimes(name, ranks, index, predict(index, model), times, order)
 
 
+def _unsteady(measured: Sequence[dict[str, Any]]) -> set[str]:
+    """Values that graph 1 does not return twice alike."""
+    return {name for rank in measured for name in rank["unsteady"]}
+
+
 def _other(
     number: int, graphs: GraphSet, times: Sequence[GraphTimes], measured: list[dict[str, Any]], settings: BenchSettings
 ) -> Other:
@@ -344,9 +349,9 @@ def _other(
     against = order[number].against or 0
     old, new = graphs.prepared[order[against].graph], graphs.prepared[order[number].graph]
     pair = pair_of(old, new, graphs.layout, graphs.maker)
-    judged = within_rounding(settings, (old.index, new.index)) if order[number].compiled else settings
-    rounding = within_rounding(settings, (old.index, new.index)).tolerance
-    unsteady = dict.fromkeys((name for rank in measured for name in rank["unsteady"]), rounding)
+    rounded = within_rounding(settings, (old.index, new.index))
+    unsteady = dict.fromkeys(_unsteady(measured), rounded.tolerance)
+    judged = rounded if order[number].compiled else settings
     numeric = judge_real(pair, judged, [RankGaps.of(rank["gaps"][number - 1]) for rank in measured], unsteady)
     return Other(number + 1, against + 1, compare_times(times[against].samples, times[number].samples), numeric)
 

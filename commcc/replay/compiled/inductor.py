@@ -34,7 +34,7 @@ from torch.fx.node import map_aggregate
 
 from commcc.base.errors import CommccError, InputError
 from commcc.graph.copying import copied, with_modules
-from commcc.replay.calls import Body, Homes
+from commcc.replay.calls import Body, CallSettings
 from commcc.replay.compiled.calls import Listener, Order, Recorder, match
 from commcc.replay.compiled.landmarks import landmark_options
 from commcc.replay.place import CPU
@@ -121,7 +121,7 @@ class Compiled:
             if node in tensors:
                 values[node] = graph.placeholder(node.name)
             elif isinstance(values[node], Body):
-                root.add_module(node.name, _placed(values[node].module, prepared.homes))
+                root.add_module(node.name, _placed(values[node].module, prepared.settings))
                 values[node] = graph.get_attr(node.name)
 
         def here(value: Any) -> Any:
@@ -140,17 +140,15 @@ class Compiled:
         return fx.GraphModule(root, graph), outputs
 
 
-def _placed(module: fx.GraphModule, homes: Homes) -> fx.GraphModule:
+def _placed(module: fx.GraphModule, settings: CallSettings) -> fx.GraphModule:
     """A sub-graph on the device of this run, in place of that of the file, without values, which Inductor finds."""
     parts = {name: part for name, part in module._modules.items() if isinstance(part, fx.GraphModule)}
-    root = with_modules(module, {name: _placed(part, homes) for name, part in parts.items()})
+    root = with_modules(module, {name: _placed(part, settings) for name, part in parts.items()})
     graph = copied(module.graph.nodes)
-
-    def here(leaf: Any) -> Any:
-        return homes.of(leaf) if isinstance(leaf, torch.device) else leaf
-
     for node in graph.nodes:
-        node.args, node.kwargs = map_aggregate(node.args, here), map_aggregate(node.kwargs, here)
+        if node.op == "call_function":
+            node.args, node.kwargs = settings.operands(node)
+    for node in graph.nodes:  # operands are worked out from values
         for key in ("val", "example_value", "tensor_meta"):
             node.meta.pop(key, None)
     return fx.GraphModule(root, graph)

@@ -21,12 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from torch import fx
-
 from commcc.base.errors import CommccError, GraphError, InputError, OutputError
 from commcc.base.gc_pause import no_collection
 from commcc.graph.ops import op_name
-from commcc.graph.program import Note, Program
+from commcc.graph.program import Note, Program, all_calls
 from commcc.serialization.metadata import lost_notes
 from commcc.serialization.pt2.archive import (
     SIDECAR,
@@ -62,6 +60,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     import torch
+    from torch import fx
 
     from commcc.graph.program import ProcessGroup
     from commcc.serialization.pt2.zip_files import ZipSource
@@ -236,8 +235,7 @@ def _write(program: Program, target: str | Path | IO[bytes]) -> tuple[Note, ...]
 def _import_notes(program: Program) -> list[Note]:
     """What PyTorch does not import by itself, with the first op that needs it."""
     needed: dict[str, Note] = {}
-    graphs = (program.graph, *(m.graph for m in program.root.modules() if isinstance(m, fx.GraphModule)))
-    for node in (node for graph in graphs for node in graph.nodes if node.op == "call_function"):
+    for node in all_calls(program):
         module = importer_of(node.target)
         if module is not None and module not in needed:
             used = "" if module.startswith("the ") else f", for {op_name(node.target)}"
