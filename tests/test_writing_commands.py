@@ -143,7 +143,9 @@ def test_other_inputs_are_kept_too(arguments, name, content, graph, tmp_path, ca
         ("2>/dev/full", "passes nothing", 2),
     ],
 )
-def test_streams_that_cannot_be_written(redirection, arguments, code):
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_streams_that_cannot_be_written(redirection, arguments, code, unbuffered, monkeypatch):
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
     line = f"'{sys.executable}' -c 'from commcc.cli.main import entry; entry()' {arguments} {redirection}"
     done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False)
     assert done.returncode == code

@@ -253,6 +253,10 @@ def entry() -> None:
     # every million still a twentieth.
     gc.set_threshold(3_000_000, 50, 50)
     code = run(sys.argv[1:])
+    try:
+        sys.stderr.flush()
+    except OSError:  # Python would try again at exit, and end with a code of its own
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
     # At exit Python looks for cycles in all that is left, several times: a quarter of a command on 8,000 nodes. Triton
     # needs that (PyTorch 2.15 has a Triton that prints a page about types which are left over).
     if "triton" not in sys.modules:
