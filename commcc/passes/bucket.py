@@ -6,7 +6,7 @@ Three launches of one kind, group, reduction and dtype become one::
     ag2 = all_gather(p2)   w2 = wait(ag2)  ->   ag = all_gather(flat)   w = wait(ag).view(W, -1)
                                                 w1, w2 = w.split([n1, n2], 1), each reshaped
 
-or, with ``form=coalesced``, one call on the tensors as they are, ``ag1, ag2 = all_gather_coalesced([p1, p2])``.
+or, in form ``coalesced``, one call on the tensors as they are, ``ag1, ag2 = all_gather_coalesced([p1, p2])``.
 
 Eligible are gathers of one parameter and reductions that only lead to outputs (by tag, else by
 identification). Which of them share a bucket is the strategy's choice (:mod:`commcc.passes.strategies`).
@@ -30,7 +30,7 @@ from commcc.passes.budget import budget_option
 from commcc.passes.options import to_text
 from commcc.passes.strategies.pairs import prefetch_problems
 from commcc.plan import Merging, PassReport, Plan
-from commcc.planning.bucket_model import COPY, FORMS
+from commcc.planning.bucket_model import AUTO, COPY, FORMS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from commcc.graph.index import GraphIndex
     from commcc.passes.strategies.results import BucketResult
 
+#: The form that a strategy has by itself.
+_OWN = "own"
 #: Modules of the strategies; the first one is the default.
 STRATEGIES = {
     "greedy": "commcc.passes.strategies.greedy",
@@ -133,10 +135,11 @@ class Bucket(Pass):
         choices=("auto", "primary", "all"),
     )
     form: str = option(
-        COPY,
+        _OWN,
         "copy puts members side by side in one tensor, with a copy in and a copy out; coalesced is one call that "
-        "launches every member by itself, without copies; auto is what takes less by the cost model",
-        choices=FORMS,
+        "launches every member by itself, without copies; auto is what takes less by the cost model; own is auto with "
+        "strategy auto, else copy",
+        choices=(_OWN, *FORMS),
     )
     multi_dtype: bool = option(False, "let all-gathers of several dtypes share a bucket; form copy sends them as bytes")
     param_order: bool = option(False, "concatenate in order of parameters and outputs instead of graph order")
@@ -151,7 +154,7 @@ class Bucket(Pass):
     memory_budget: str | float | None = budget_option("peak memory", strategies=("overlap", "auto", "module"))
     effort: int = option(
         16,
-        "bucketings to try; with form=auto as many again, of unequal sizes up to three times as many",
+        "bucketings to try; as many again where both forms are tried, of unequal sizes two or ten times as many",
         minimum=1,
         strategies=("auto",),
     )
@@ -176,6 +179,13 @@ class Bucket(Pass):
         if self.groups != "auto":
             return self.groups
         return "primary" if self.strategy == "greedy" else "all"
+
+    @property
+    def form_given(self) -> str:
+        """Form, with what ``own`` stands for."""
+        if self.form != _OWN:
+            return self.form
+        return AUTO if self.strategy == "auto" else COPY
 
     def plan(self, context: PlanContext) -> Plan:
         """Buckets as the strategy forms them."""

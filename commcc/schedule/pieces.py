@@ -77,7 +77,7 @@ class Pieces:
         self._members: dict[int, Member] = {}
         self._pieces: dict[tuple[tuple[int, ...], int, int, bool], Piece] = {}
         self._prices: dict[Operation, int] = {}
-        self._transfers: dict[Transfer, int] = {}
+        self._transfers: dict[int, Transfer] = {}
         self._copies: dict[tuple[int, tuple[str, ...]], list[int]] = {}
 
     def of(self, bucket: Bucket) -> Piece:
@@ -101,14 +101,16 @@ class Pieces:
 
     def transfer_ns(self, launches: tuple[int, ...], *, coalesced: bool) -> int:
         """What the merged launch of these takes, in ns; without its piece, as most bucketings are not drawn."""
-        index, members = self.problem.index, tuple(map(self._member, launches))
         if coalesced:
-            return self.model.group_call([self.model.transfer_of(index, n)[0] for n in launches]).ns
+            return self.model.group_call(list(map(self._transfer, launches))).ns
+        members = tuple(map(self._member, launches))
         sent, got = sum(m.sends.bytes for m in members), sum(m.result.bytes for m in members)
-        asked = replace(self.model.transfer_of(index, launches[0])[0], input_bytes=sent, output_bytes=got)
-        if asked not in self._transfers:
-            self._transfers[asked] = self.model.transfer(asked).ns
-        return self._transfers[asked]
+        return self.model.transfer(replace(self._transfer(launches[0]), input_bytes=sent, output_bytes=got)).ns
+
+    def _transfer(self, launch: int) -> Transfer:
+        if launch not in self._transfers:
+            self._transfers[launch] = self.model.transfer_of(self.problem.index, launch)[0]
+        return self._transfers[launch]
 
     def copies_ns(self, member: Member, copies: tuple[str, ...]) -> list[int]:
         """What each copy of a member's result takes."""

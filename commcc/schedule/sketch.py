@@ -51,6 +51,11 @@ class Sketch:
     feeding: bool
     own_in_flight: int
 
+    @property
+    def compute_ns(self) -> int:
+        """What the compute stream does, launches included."""
+        return int(np.sum(self.graph.nodes.compute_ns))
+
     def bounds(self, limits: Limits) -> Bounds:
         """Limits for kernels."""
         return kernel_bounds(limits, self.own_in_flight)

@@ -13,10 +13,9 @@ simulated. A bucketing is a cap on the bytes of a bucket for every key (kind, gr
 4. from the best of these, key by key, the keys whose collectives take longest first: no merging, buckets
    by block, then larger and smaller caps than the present one, among them enough for two of the largest
    members and for all, until no key gains or ``effort`` bucketings have been tried;
-5. with ``form=auto``, under which all so far has copies, the same again from the best of these, with as much
-   effort: in each bucket what takes less, no copies where nothing was merged, no copies at all, either form for
-   each key.
-
+5. all so far has copies; where these and launches fill the compute stream, the same again without them (form
+   ``coalesced``) from the best of these, with as much effort: in each bucket what takes less, no copies where nothing
+   was merged, no copies at all, either form for each key;
 6. where one stream of collectives is busy for most of the best step, its buckets with other, unequal sizes along the
    step (:mod:`commcc.passes.strategies.uneven`), up to two or, where compute leaves space, ten times ``effort``;
 7. a quarter of ``effort`` with smaller buckets of other reduce-scatters, where merging made the longest run of compute
@@ -47,12 +46,12 @@ from commcc.base.terms import MIB, Kind
 from commcc.passes.reorder import Reorder
 from commcc.passes.strategies.choices import BY_BLOCK, CAPS, Choice, Rung, ladder, with_rung
 from commcc.passes.strategies.module import by_block
-from commcc.passes.strategies.results import BucketResult, bucket_of
+from commcc.passes.strategies.results import BucketResult, bucket_of, in_form
 from commcc.passes.strategies.uneven import NEAR, NEVER, UNEVEN, begun_from, improved
 from commcc.passes.strategies.written import never_worse
 from commcc.plan import Bucket as PlannedBucket
 from commcc.plan import LeftOut, Merging
-from commcc.planning.bucket_model import AUTO, COALESCED, COPY, key_of, size_of
+from commcc.planning.bucket_model import AUTO, COALESCED, COPY, FORMS, key_of, size_of
 from commcc.planning.caps import ByteCaps
 from commcc.planning.eligibility import eligible, select_groups
 from commcc.planning.greedy import Limits, walk
@@ -84,6 +83,9 @@ _CERTAIN, _LARGE = 50, 3000
 _BUSY, _SHAPES, _SURE = 750, 2, 20
 #: Where compute leaves so much of the step, in permille, sizes are changed from several bucketings on, so many times.
 _IDLE, _FROM_STARTS = 30, 10
+#: Other forms are tried where copies and launches take so much of the step, in permille, and compute leaves no more of
+#: it than so much, or no stream is busy for most of it.
+_SPENT, _WAITING = 5, 100
 #: What a few schedules say of the best unequal sizes may not hold for their real prices; then so many others are tried.
 _SPARE = 2
 #: One of so many parts of ``effort`` goes to buckets that make runs of compute shorter.
@@ -164,10 +166,10 @@ class Search:
         self.buckets: dict[Choice, tuple[PlannedBucket, ...]] = {}
         self.planned: dict[tuple[tuple[int, ...], str], PlannedBucket] = {}
         # With form auto copies come first, as without it, so that what comes after can only be better.
-        self.forms = (COPY, COALESCED) if options.form == AUTO else (options.form,)
-        known = {*self.forms, options.form}
-        self.by_block = {form: by_block(replace(options, form=form), context, self.keys) for form in known}
-        self.coalesced = {form: MergeCost(index, model, self.costs, form).coalesced for form in known}
+        self.forms = (COPY, COALESCED) if options.form_given == AUTO else (options.form_given,)
+        self.coalesced = {form: MergeCost(index, model, self.costs, form).coalesced for form in FORMS}
+        self.collective = {collective.launch: collective for collective in taken}
+        self._blocks = {COPY: by_block(replace(options, form=COPY), context, self.keys)}
         self.best_ns: int | None = None
         self.judged, self.unequal, self.effort = 0, 0, 0
 
@@ -176,6 +178,8 @@ class Search:
         none = best = self._try(self._all(0, self.forms[0]))
         winners: list[Tried] = []
         for number, form in enumerate(self.forms, 1):
+            if number > 1 and not self._other_forms_pay(best):
+                break
             self.effort += self.options.effort
             for choice in self._starts(best.choice, form):
                 best = self._better(best, choice)
@@ -192,6 +196,35 @@ class Search:
         winners = [*winners[sure:], *(() if large else others)]
         spare = others[:_SPARE] if large else []
         return self._settled(none, list(dict.fromkeys([self._spread(none, uneven), uneven, *winners])), spare)
+
+    def _other_forms_pay(self, best: Tried) -> bool:
+        """Whether buckets without copies may make the step shorter: not where copies and launches take next to nothing
+        of the compute stream, nor where it waits for collectives, which take as long without copies or longer.
+        """
+        if self.options.effort == 1:  # which is no merging
+            return False
+        if best.over:
+            return True
+        least = sum(self.unmerged.stream_ns)
+        full = self.sketches.merged(best.buckets).compute_ns if best.buckets else least
+        spent = full - least + len(self.taken) * self.costs.launch_ns
+        if spent * 1000 < best.step_ns * _SPENT:
+            return False
+        _, busy = self._busiest(best)
+        return full * 1000 > best.step_ns * (1000 - _WAITING) or busy * 1000 < best.step_ns * _BUSY
+
+    def blocks_of(self, form: str) -> dict[Key, tuple[PlannedBucket, ...]]:
+        """The buckets by block in a form, by key."""
+        if form not in self._blocks:
+            self._blocks[form] = {
+                key: tuple(self._in_form(bucket, form) for bucket in buckets)
+                for key, buckets in self._blocks[COPY].items()
+            }
+        return self._blocks[form]
+
+    def _in_form(self, bucket: PlannedBucket, form: str) -> PlannedBucket:
+        members = [self.collective[launch] for launch in sorted(bucket.members)]
+        return in_form(self.index, bucket, coalesced=self.coalesced[form](members))
 
     def _spread(self, none: Tried, best: Tried) -> Tried:
         """Where merging made runs of compute longer: with smaller buckets of reduce-scatters, of those as fast as this
@@ -250,7 +283,7 @@ class Search:
         """What to try first in this form: all keys; before that, keys that are not merged so far, the others as they
         are, and after copies all keys with what takes less for each bucket.
         """
-        caps = (*((BY_BLOCK,) if self.by_block[form] else ()), *CAPS)
+        caps = (*((BY_BLOCK,) if self.blocks_of(form) else ()), *CAPS)
         filled = [tuple(rung if rung.cap else Rung(cap, form) for rung in best) for cap in caps]
         same = tuple(Rung(rung.cap, form) for rung in best)
         either = [tuple(Rung(rung.cap or caps[0], AUTO) for rung in best)] if form != self.forms[0] else []
@@ -336,7 +369,7 @@ class Search:
         best = self._better(best, with_rung(best.choice, place, cap=0))
         for form in forms:
             best = self._better(best, with_rung(best.choice, place, form=form))
-        if self.keys[place] in self.by_block[best.choice[place].form]:
+        if self.keys[place] in self.blocks_of(best.choice[place].form):
             best = self._better(best, with_rung(best.choice, place, cap=BY_BLOCK))
         for up in (True, False):
             before: Tried | None = None
@@ -351,7 +384,7 @@ class Search:
         rung = tried.choice[place]
         if rung.cap != BY_BLOCK:
             return rung.cap
-        buckets = self.by_block[rung.form].get(self.keys[place])
+        buckets = self.blocks_of(rung.form).get(self.keys[place])
         if not buckets:
             return 0
         return sum(self.size[launch] for bucket in buckets for launch in bucket.members) / MIB / len(buckets)
@@ -437,7 +470,7 @@ class Search:
         blocks = {key for key, cap in caps.items() if cap == BY_BLOCK}
         for key in self.keys:
             if key in blocks:
-                yield from self.by_block[choice[key].form].get(key, ())
+                yield from self.blocks_of(choice[key].form).get(key, ())
         limits = Limits(
             caps=ByteCaps((0.0,), {key: float(cap * MIB) for key, cap in caps.items() if key not in blocks}),
             span=self.options.max_topo_span,

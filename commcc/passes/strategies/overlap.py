@@ -138,7 +138,7 @@ class _Overlap:
         casts = {n for c in taken for n in index.launches[c.launch].inputs if n in index.casts}
         moving = casts.union(n for c in taken for n in c.chain)
         self.hiding: Hiding = hiding.without(moving)
-        self.cost, self.relief = MergeCost(index, model, self.costs, options.form), Relief(self.timeline)
+        self.cost, self.relief = MergeCost(index, model, self.costs, options.form_given), Relief(self.timeline)
         self.headroom = Headroom.within(index, context.budget(options.memory_budget))
         self.caps = byte_caps(options.bucket_cap_mb, index, model, taken, multi_dtype=options.multi_dtype)
         self.refused: dict[str, int] = dict.fromkeys(_REFUSED, 0)

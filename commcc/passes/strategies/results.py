@@ -62,20 +62,23 @@ def bucket_of(
     ordered = list(members)
     if param_order:
         ordered.sort(key=lambda c: (c.anchor is None, c.anchor or 0, c.launch))
-    form = BucketModel.of([Member.of(index, c.launch) for c in ordered], coalesced=coalesced)
-    planned = PlannedBucket(
-        kind=ordered[0].kind,
-        members=tuple(c.launch for c in ordered),
-        launch_at=0,
-        wait_at=0,
-        reason=reason,
+    members_in_order = tuple(c.launch for c in ordered)
+    planned = PlannedBucket(kind=ordered[0].kind, members=members_in_order, launch_at=0, wait_at=0, reason=reason)
+    planned = in_form(index, planned, coalesced=coalesced)
+    launch_at = min(planned.members) if launches_early(ordered) else max(planned.members)
+    return placed(planned, ordered, launch_at)
+
+
+def in_form(index: GraphIndex, bucket: PlannedBucket, *, coalesced: bool) -> PlannedBucket:
+    """The same members at the same place, launched in one call or not."""
+    form = BucketModel.of([Member.of(index, launch) for launch in bucket.members], coalesced=coalesced)
+    return replace(
+        bucket,
         shared_cast=form.shared_cast,
         as_bytes=form.as_bytes,
         copies=form.copies,
         coalesced=form.coalesced,
     )
-    launch_at = min(planned.members) if launches_early(ordered) else max(planned.members)
-    return placed(planned, ordered, launch_at)
 
 
 def placed(bucket: PlannedBucket, members: Sequence[Collective], launch_at: int) -> PlannedBucket:
@@ -91,8 +94,8 @@ def placed(bucket: PlannedBucket, members: Sequence[Collective], launch_at: int)
 
 def form_of(options: Bucket, context: PlanContext) -> Callable[[Sequence[Collective]], bool]:
     """Tells of the members of a bucket whether they are launched in one call, which ``form=auto`` sees by price."""
-    if options.form != AUTO:
-        return lambda _members: options.form == COALESCED
+    if options.form_given != AUTO:
+        return lambda _members: options.form_given == COALESCED
     if context.model is None:
         raise OptionError("form auto needs a cost model", where="pass 'bucket'", hint="name one: --cost h100")
     return MergeCost(context.index, context.model, context.model.price(context.index), AUTO).coalesced

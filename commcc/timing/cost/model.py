@@ -124,10 +124,19 @@ class CostModel:
                 return position, price
         raise AssertionError("a device prices everything")
 
+    @cached_property
+    def _transfers(self) -> dict[Transfer, tuple[int, Price]]:
+        """What was asked before: planners ask for the same members of ever other buckets."""
+        return {}
+
     def _ask_transfer(self, transfer: Transfer) -> tuple[int, Price]:
+        known = self._transfers.get(transfer)
+        if known is not None:
+            return known
         for position, source in enumerate(self.sources):
             price = source.transfer(transfer)
             if price is not None:
+                self._transfers[transfer] = position, price
                 return position, price
         raise AssertionError("a device prices everything")
 
