@@ -12,11 +12,13 @@ import torch
 
 import commcc
 from commcc.base.errors import InputError, OptionError
+from commcc.base.terms import Kind
 from commcc.capture import worker
 from commcc.capture.request import Request, read_mesh
 from commcc.capture.request import capture as capture_in_a_process
 from commcc.capture.world import Layout, fake_world
 from commcc.cli.main import run
+from commcc.graph.index import build_index
 from commcc.graph.index.modules import module_path
 from commcc.graph.ops import argument, collective_of
 from commcc.graph.program import all_graphs
@@ -220,6 +222,21 @@ def test_models(name, mesh, forward, backward, tmp_path):
     if forward is not None:
         assert launches(programs["forward"]) == forward
     assert launches(programs["backward"]) == backward
+
+
+def test_copies_reduce_what_was_scattered(tmp_path):
+    """As ``fully_shard`` does; DTensor by itself would all-reduce whole gradients first."""
+    index = build_index(captured("hsdp", "replicate=2,shard=4", tmp_path)["backward"])
+    launches = index.launches.values()
+    scattered, whole, reduced = (
+        sorted(index.tensors[node].shape for facts in launches if facts.kind is kind for node in getattr(facts, which))
+        for kind, which in (
+            (Kind.REDUCE_SCATTER, "waits"),
+            (Kind.REDUCE_SCATTER, "inputs"),
+            (Kind.ALL_REDUCE, "inputs"),
+        )
+    )
+    assert scattered == reduced != whole
 
 
 @pytest.mark.parametrize(

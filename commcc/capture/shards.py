@@ -17,7 +17,7 @@ already is a DTensor of the data-parallel mesh afterwards, whose values are this
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +47,13 @@ class ShardRule:
     param_dtype: torch.dtype | None = None
     reduce_dtype: torch.dtype | None = None
     reshard: bool = True
+    shards: DeviceMesh | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        """Made here, since code that is compiled cannot cut meshes."""
+        names = self.mesh.mesh_dim_names
+        if names is not None and len(names) > 1 and self.dimension is not None:
+            object.__setattr__(self, "shards", self.mesh[names[-1]])
 
     @property
     def dimension(self) -> int | None:
@@ -84,7 +91,9 @@ class Gathered(nn.Module):
 
     def whole(self, shard: DTensor) -> Tensor:
         rule = self.rule
-        axes = rule.mesh.ndim
+        if rule.shards is not None:
+            shard = self._averaged(shard, rule.shards)
+        axes = shard.device_mesh.ndim
         whole = shard.redistribute(
             placements=[Replicate()] * axes, forward_dtype=rule.param_dtype, backward_dtype=rule.reduce_dtype
         ).to_local(grad_placements=[Partial("avg")] * axes)
@@ -100,6 +109,15 @@ class Gathered(nn.Module):
             shape=self.inner.shape,
             stride=self.inner.stride,
         )
+
+    def _averaged(self, shard: DTensor, shards: DeviceMesh) -> DTensor:
+        """The shard on the ranks that have the others; copies average its gradient, not that of the whole parameter,
+        which DTensor would all-reduce before it is scattered.
+        """
+        rule = self.rule
+        same = shard.redistribute(placements=rule.placements, backward_dtype=rule.reduce_dtype or rule.param_dtype)
+        placed = tuple(place if isinstance(place, Shard) else Partial("avg") for place in rule.placements)
+        return DTensor.from_local(same.to_local(grad_placements=placed), shards, rule.placements[-1:], run_check=False)
 
 
 def _again(_ctx: Any, _op: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:

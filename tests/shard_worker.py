@@ -1,0 +1,62 @@
+"""One of four ranks that shards a model over two and copies it twice, and compares its gradients with averaged ones.
+
+    python -m torch.distributed.run --standalone --nproc-per-node 4 shard_worker.py OUT_DIR
+
+Each rank writes OUT_DIR/rankN.json: for each job, how much gradients differ at most, and where they are.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+
+import commcc
+
+JOBS = {
+    "op by op": (False, {}),
+    "compiled": (True, {}),
+    "in two dtypes": (True, {"param_dtype": torch.bfloat16, "reduce_dtype": torch.float32}),
+    "reduced in bfloat16": (True, {"reduce_dtype": torch.bfloat16}),
+}
+
+
+def compared(mesh: Any, compiled: bool, dtypes: dict[str, torch.dtype]) -> dict[str, Any]:
+    """Seven rows do not divide by two: shards are filled up."""
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Linear(6, 7), nn.Tanh(), nn.Linear(7, 4))
+    sharded = commcc.shard(copy.deepcopy(plain), mesh, **dtypes)
+    model: Any = torch.compile(sharded, backend="aot_eager") if compiled else sharded
+    torch.manual_seed(dist.get_rank())
+    batch = torch.randn(3, 6)
+    model(batch.to(dtypes.get("param_dtype", torch.float32))).float().pow(2).mean().backward()
+    plain(batch).pow(2).mean().backward()
+    worst, places = 0.0, set()
+    for one, other in zip(plain.parameters(), sharded.parameters(), strict=True):
+        assert one.grad is not None
+        assert other.grad is not None
+        dist.all_reduce(one.grad)
+        whole = other.grad.full_tensor()[: len(one)]
+        places.add(str(other.grad.placements))
+        worst = max(worst, float((whole - one.grad / dist.get_world_size()).abs().max()))
+    return {"worst": worst, "places": sorted(places)}
+
+
+def main() -> None:
+    dist.init_process_group("gloo")
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("copies", "shards"))
+    found = {name: compared(mesh, *job) for name, job in JOBS.items()}
+    Path(sys.argv[1], f"rank{os.environ['RANK']}.json").write_text(json.dumps(found))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,33 @@
+"""``commcc.shard`` over copies and shards: gradients are scattered first, and copies average what is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import shard_worker
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ranks")
+    worker = [str(ROOT / "tests" / "shard_worker.py"), str(folder)]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4", *worker]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    subprocess.run(command, check=True, capture_output=True, timeout=300, env=environment)
+    return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(4)]
+
+
+@pytest.mark.parametrize("job", shard_worker.JOBS)
+def test_gradients_are_averaged_over_all_ranks(reports, job):
+    rounding = 1e-6 if not shard_worker.JOBS[job][1] else 2e-2
+    for report in reports:
+        assert report[job]["worst"] < rounding
+        assert report[job]["places"] == ["(Replicate(), Shard(dim=0))"]
