@@ -265,6 +265,18 @@ def test_forms_that_are_not_known():
     assert "no form that PyTorch's pass knows" in only(program)
 
 
+def test_results_of_two_fused_ops_are_added():
+    """What fused ops stand for has no value of its own: numbers that meet it are still among floats."""
+    b = Tp()
+    products = [
+        b.call(aten.mm.default, b.placeholder(f"x{i}", (4, 8)), b.placeholder(f"w{i}", (8, 8))) for i in range(2)
+    ]
+    parts = [b.scatter(product, 2, "tp") for product in products]
+    both = b.call(aten.add.Tensor, *parts)
+    program = b.made(both, b.call(aten.add.Tensor, *parts, alpha=2))
+    assert fused(program, "async-tp{groups=tp}").steps[0].report["matmuls_fused"] == 2
+
+
 def test_layouts_stay():
     """The fused op returns rows of the gathered dimension first; what follows sees what it saw before."""
     b = Tp()

@@ -50,6 +50,7 @@ from commcc.graph.ops.products import AROUND_FUSED, GATHER_MATMUL, MATMUL_SCATTE
 from commcc.graph.program import ProcessGroup
 from commcc.serialization.attributes import find
 from commcc.serialization.propagate import context_of
+from commcc.verify.terms import LIKE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -268,7 +269,7 @@ class _Unfolding:
         like: torch.Tensor = self.likes[first] if first in self.likes else first.meta["val"]
         if op_name(target) not in AROUND_FUSED:
             node.meta["val"] = self.ctx.tensor(shape, _steps(shape), like.dtype, like.device)
-        self.likes[node] = like
+        self.likes[node] = node.meta[LIKE] = like
         return node
 
     def _shape(self, node: fx.Node) -> list[Any]:
