@@ -303,6 +303,21 @@ def test_layouts_stay():
     torch.testing.assert_close(old[0][0], new[0][0])
 
 
+def test_a_copy_with_other_strides_is_made_before_a_write():
+    """It holds what was there: leaving it out would have the fused op read what was written."""
+    b = Tp()
+    x, w = b.placeholder("x", (3, 4, 8)), b.placeholder("w", (8, 8))
+    b.call(aten.add_.Tensor, b.call(aten.view.default, x, [-1]), 1)
+    pieces = b.call(aten.split.Tensor, b.gather(x, 2, "tp"), 3)
+    whole = b.call(aten.cat.default, [b.call(operator.getitem, pieces, i) for i in range(2)], 1)
+    product = b.call(aten.mm.default, b.call(aten.view.default, whole, [24, 8]), w)
+    program = b.made(b.call(aten.view.default, product, [3, 8, 8]))
+    after = fused(program, "async-tp{groups=tp}").program
+    named = {op_name(node.target): node for node in after.graph.nodes if node.op == "call_function"}
+    named["aten.add_"].prepend(named["prims.inductor_force_stride_order"])
+    assert verify(program, after).status == "different"
+
+
 def test_the_verifier_sees_through_fused_ops():
     before = sample("tiny_llama_fsdp2_tp2_fw")
 
