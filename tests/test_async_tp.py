@@ -265,6 +265,18 @@ def test_forms_that_are_not_known():
     assert "no form that PyTorch's pass knows" in only(program)
 
 
+def test_results_of_two_fused_ops_are_added():
+    """What fused ops stand for has no value of its own: numbers that meet it are still among floats."""
+    b = Tp()
+    products = [
+        b.call(aten.mm.default, b.placeholder(f"x{i}", (4, 8)), b.placeholder(f"w{i}", (8, 8))) for i in range(2)
+    ]
+    parts = [b.scatter(product, 2, "tp") for product in products]
+    both = b.call(aten.add.Tensor, *parts)
+    program = b.made(both, b.call(aten.add.Tensor, *parts, alpha=2))
+    assert fused(program, "async-tp{groups=tp}").steps[0].report["matmuls_fused"] == 2
+
+
 def test_layouts_stay():
     """The fused op returns rows of the gathered dimension first; what follows sees what it saw before."""
     b = Tp()
@@ -289,6 +301,21 @@ def test_layouts_stay():
     old = VirtualRanks(program.graph, inputs, None, groups).run()
     new = Ranks(after.graph, inputs, None, groups).run()
     torch.testing.assert_close(old[0][0], new[0][0])
+
+
+def test_a_copy_with_other_strides_is_made_before_a_write():
+    """It holds what was there: leaving it out would have the fused op read what was written."""
+    b = Tp()
+    x, w = b.placeholder("x", (3, 4, 8)), b.placeholder("w", (8, 8))
+    b.call(aten.add_.Tensor, b.call(aten.view.default, x, [-1]), 1)
+    pieces = b.call(aten.split.Tensor, b.gather(x, 2, "tp"), 3)
+    whole = b.call(aten.cat.default, [b.call(operator.getitem, pieces, i) for i in range(2)], 1)
+    product = b.call(aten.mm.default, b.call(aten.view.default, whole, [24, 8]), w)
+    program = b.made(b.call(aten.view.default, product, [3, 8, 8]))
+    after = fused(program, "async-tp{groups=tp}").program
+    named = {op_name(node.target): node for node in after.graph.nodes if node.op == "call_function"}
+    named["aten.add_"].prepend(named["prims.inductor_force_stride_order"])
+    assert verify(program, after).status == "different"
 
 
 def test_the_verifier_sees_through_fused_ops():

@@ -405,3 +405,54 @@ def test_a_tensor_that_gets_the_memory_of_another(op):
 
     assert verify(make(False), make(True)).status != "proved"
     assert verify(make(False), make(False)).status != "different"
+
+
+SHARED = {
+    "one after the other": lambda g, x, y: (aten._foreach_add_.List, [x, y], [y, x]),
+    "into what is read": lambda g, x, y: (aten.mm.out, x, y),
+    "through a view": lambda g, x, y: (aten._foreach_mul_.List, [x], [g(aten.permute.default, x, [1, 0])]),
+}
+
+
+@pytest.mark.parametrize("how", SHARED)
+def test_operands_that_share_what_is_written_are_not_copies_of_it(how):
+    """All operands hold the same: what is written first shows in what is read next only where memory is shared."""
+
+    def written(copied):
+        g = Graph()
+        x, y = g.input("x", 3, 3), g.input("y", 3, 3)
+        target, first, second = SHARED[how](g, x, y)
+        if copied:
+            copies = [g(aten.clone.default, part) for part in (second if isinstance(second, list) else [first])]
+            first, second = (first, copies) if isinstance(second, list) else (copies[0], second)
+        g(target, first, second, **({"out": x} if "out" in str(target) else {}), val=x.meta["val"])
+        return g.program(g(aten.sin.default, x), g(aten.sin.default, y))
+
+    proved(written(False), written(False))
+    proved(written(True), written(True))
+    assert verify(written(False), written(True)).status != "proved"
+    assert verify(written(True), written(False)).status != "proved"
+
+
+def test_element_by_element_it_does_not_matter():
+    def squared(copied):
+        g = Graph()
+        x = g.input("x", 4)
+        g(aten.mul_.Tensor, x, g(aten.clone.default, x) if copied else x)
+        return g.program(g(aten.sin.default, x))
+
+    proved(squared(False), squared(True))
+
+
+def test_a_launch_that_fills_one_buffer_twice():
+    def reduced(copied):
+        g = Graph()
+        x = g.input("x", 4)
+        launch = g(c10d.all_reduce_coalesced_.default, [x, g(aten.clone.default, x) if copied else x], "sum", "0")
+        for place in range(2):
+            g(c10d.wait_tensor.default, g(operator.getitem, launch, place))
+        return g.program(g(aten.sin.default, x))
+
+    proved(reduced(False), reduced(False))
+    assert verify(reduced(False), reduced(True)).status != "proved"
+    assert verify(reduced(True), reduced(False)).status != "proved"

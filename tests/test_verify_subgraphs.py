@@ -268,3 +268,26 @@ def test_a_result_that_is_a_constant_of_the_body(body):
     verdict = verify(handed_on(body, after_the_write, constant=True), handed_on(body, before_the_write, constant=True))
     assert verdict.status == "different"
     proved(handed_on(copy, after_the_write, constant=True), handed_on(copy, before_the_write, constant=True))
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_graph_that_writes_is_handed_one_tensor_twice(shared):
+    """A read of one input and a write to the other may change places, unless both are in one memory."""
+
+    def called(early):
+        inner = Graph()
+        a, b = inner.input("a", 4), inner.input("b", 4)
+        if early:
+            inner(aten.add_.Tensor, a, 1)
+        read = inner(aten.sin.default, b)
+        if not early:
+            inner(aten.add_.Tensor, a, 1)
+        inner.graph.output((read,))
+        g = Graph()
+        x, y = g.input("x", 4), g.input("y", 4)
+        g.root.body = fx.GraphModule(inner.root, inner.graph)
+        handed = (g.graph.get_attr("body"), "body", x, g(aten.alias.default, x) if shared else y)
+        made = g(torch.ops.higher_order.invoke_subgraph, *handed, val=(x.meta["val"],))
+        return g.program(g(operator.getitem, made, 0))
+
+    assert verify(called(early=True), called(early=False)).status == ("unproved" if shared else "proved")

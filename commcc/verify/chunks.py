@@ -38,6 +38,7 @@ from commcc.graph.ops.sizes import NUMBERED
 from commcc.graph.ops.views import RESHAPES
 from commcc.serialization.fake_ops import Evaluator, UnknownValue
 from commcc.serialization.propagate import context_of, quiet
+from commcc.verify.between import Between
 from commcc.verify.clones import SLICED, Mixed, Module, Operands, Part, Rows, Total, Unfaithful, shapes, size, written
 from commcc.verify.clones import folded as folded_rows
 from commcc.verify.tokens import kinds_of
@@ -76,9 +77,10 @@ def folded(before: Program, after: Program, report: Report, groups: Mapping[str,
             of = f"'{strange.name}' is said to be a clone of '{_key(strange, ORIGINAL)!s:.60}', which BEFORE has not"
             report.gap("value", error.node.name, f"{error.text}; AFTER was cut from another trace than BEFORE: {of}")
         return None
+    between = Between(after.graph.nodes)
     for root, module in fold.modules.items():
         text = f"'{root}' is cut in {module.chunks} chunks ({len(module.clones)} nodes each, cloned faithfully)"
-        mixed = fold.mixed(module)
+        mixed = fold.mixed(module) or between.crossed(module.clones.values())
         if mixed:
             report.gap(
                 "value", "", f"{text}: that its tokens do not depend on each other was not proved, {mixed}; run both"

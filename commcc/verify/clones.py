@@ -45,9 +45,9 @@ Order: TypeAlias = "tuple[Any, ...]"
 class Rows:
     """Rows in an order, along one dimension.
 
-    uniform: all rows are alike, so that any order of as many rows is this one. tag: what the rows say: ``ids`` for
-    numbers of (rank, expert) of rows that were received, ``local`` for the number of the expert on this rank,
-    ``segments`` for numbers of (expert, rank); ``zeros``; ``empty`` for memory to which nothing was written;
+    uniform: all elements are alike, so that any order of as many rows is this one, in any shape. tag: what the rows
+    say: ``ids`` for numbers of (rank, expert) of rows that were received, ``local`` for the number of the expert on
+    this rank, ``segments`` for numbers of (expert, rank); ``zeros``; ``empty`` for memory to which nothing was written;
     ``chosen KEY`` where each element of a row says whether KEY names it.
     """
 

@@ -17,6 +17,7 @@ from commcc.graph.ops import facts
 from commcc.graph.ops.arithmetic import COMPARISONS, ON_SIZES
 from commcc.graph.ops.sizes import EXTENTS, RANGES
 from commcc.verify.contents import BROADCAST, CAST, REDUCE, Over, cast, counts, gather, is_widening, pointwise, scatter
+from commcc.verify.entangled import WHY, shared_results
 from commcc.verify.memory import Flight
 from commcc.verify.regroup import converts, regroup
 from commcc.verify.reshaping import COPY, INVALID, MAYBE, Formed, is_dense
@@ -58,8 +59,10 @@ def launch(state: State, node: fx.Node, fact: CollectiveOp, groups: Mapping[str,
     inputs = tensors_in(arguments.get(fact.tensor))
     outs = tensors_in(arguments.get(fact.out)) if fact.out is not None else []
     keys = tuple((name, key_of(table, value)) for name, value in arguments.items())
+    shared = shared_results(state.memory, inputs, outs)
+    keys = (*keys, ("memory", ("str", shared))) if shared else keys
     term = table.intern(("op", path_of(node.target), keys))
-    outputs, why = _described(state, fact, inputs, outs, arguments)
+    outputs, why = ([], WHY) if shared else _described(state, fact, inputs, outs, arguments)
     alone = bool(outputs) and _is_alone(table, fact, arguments)
     if alone:
         trace.alone.setdefault(str(arguments["group_name"]), node.name)

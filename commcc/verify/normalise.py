@@ -17,8 +17,8 @@
 
    What the unfolded nodes return is laid out as the plain ops would; that the fused op really lays its results out as
    the graph says is taken on trust. A change of strides in front of a fused op is left out, where the new strides
-   are those of the same elements in some order. Ops on scaled matmuls stay as they are, and so do calls whose
-   arguments or results are not used as usual.
+   are those of the same elements in some order, and nobody writes to these before the fused op reads them. Ops on
+   scaled matmuls stay as they are, and so do calls whose arguments or results are not used as usual.
 
 4. A rewrite may split a group off another one, to run on another stream; the table of AFTER records the origin. The
    record is a claim, and it is believed only if BEFORE has no group of that name, neither in its table nor in its
@@ -46,10 +46,12 @@ from torch.utils import _pytree as pytree
 
 from commcc.graph.copying import copy_node
 from commcc.graph.ops import argument, collective_of, group_size_of, op_name
+from commcc.graph.ops.operands import storages, written
 from commcc.graph.ops.products import AROUND_FUSED, GATHER_MATMUL, MATMUL_SCATTER
 from commcc.graph.program import ProcessGroup
 from commcc.serialization.attributes import find
 from commcc.serialization.propagate import context_of
+from commcc.verify.terms import LIKE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -229,7 +231,7 @@ class _Unfolding:
         source, strides = node.args if len(node.args) == 2 else (None, None)
         if not isinstance(source, fx.Node) or not self._is_tensor(source) or not isinstance(strides, (list, tuple)):
             return False
-        if not _is_dense(self._shape(source), strides):
+        if not _is_dense(self._shape(source), strides) or _outdated(node):
             return False
         self.env[node] = self.env[source]
         return True
@@ -268,7 +270,7 @@ class _Unfolding:
         like: torch.Tensor = self.likes[first] if first in self.likes else first.meta["val"]
         if op_name(target) not in AROUND_FUSED:
             node.meta["val"] = self.ctx.tensor(shape, _steps(shape), like.dtype, like.device)
-        self.likes[node] = like
+        self.likes[node] = node.meta[LIKE] = like
         return node
 
     def _shape(self, node: fx.Node) -> list[Any]:
@@ -339,6 +341,17 @@ class _Unfolding:
         launch = self._call(c10d.reduce_scatter_tensor.default, (product, reduction, size, group), part)
         self.env[node] = self._call(c10d.wait_tensor.default, (launch,), part)
         return True
+
+
+def _outdated(node: fx.Node) -> bool:
+    """Whether a copy may no longer be what it was made of where the last of its users reads it."""
+    shown, left, at = storages(node.all_input_nodes), set(node.users), node.next
+    while left:
+        if at.op == "call_function" and not shown.isdisjoint(storages(written(at))):
+            return True
+        left.discard(at)
+        at = at.next
+    return False
 
 
 def _taken_as_usual(node: fx.Node) -> bool:

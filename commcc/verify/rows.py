@@ -291,7 +291,8 @@ class RowRules:
             shape = shape_of(value)
             if kind is None and len(shape) >= -end and shape[end] != 1:
                 raise Mixed(f"every chunk reads all of '{value.name}'")
-        return Rows(firm[0].order, rank + end, all(kind.uniform for _, kind in rows))
+        single = all(size == 1 for value, kind in kinds if kind is None for size in shape_of(value))
+        return Rows(firm[0].order, rank + end, single and all(kind.uniform for _, kind in rows))
 
     def _linear(self, node: fx.Node, name: str, given: list[Any]) -> Kind:
         """A sum over tokens that is added to another one, or multiplied by what is the same in every chunk."""

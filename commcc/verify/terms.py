@@ -445,6 +445,7 @@ def bind(node: fx.Node, signature: Signature | None = None) -> dict[str, Any]:
 
 _LISTS = (tuple, list, fx.immutable_collections.immutable_list)
 _WHOLE = frozenset({int, *_LISTS})
+LIKE = "like"  # in the metadata of nodes without ``val``: a tensor of their dtype
 
 
 def _as_float(value: Any) -> Any:
@@ -455,7 +456,7 @@ def _as_float(value: Any) -> Any:
 
 def _gives_floats(node: fx.Node) -> bool:
     """Whether an op computes floats whether the numbers among its arguments are whole or not."""
-    vals = [operand.meta.get("val") for operand in node.all_input_nodes]
+    vals = [operand.meta.get("val", operand.meta.get(LIKE)) for operand in node.all_input_nodes]
     tensors = [val for val in vals if isinstance(val, torch.Tensor)]
     dtypes: list[Any] = [val.dtype for val in tensors] or [node.kwargs.get("dtype")]
     floats = [isinstance(dtype, torch.dtype) and (dtype.is_floating_point or dtype.is_complex) for dtype in dtypes]

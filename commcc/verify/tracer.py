@@ -34,6 +34,7 @@ from commcc.graph.ops.operands import handed_group
 from commcc.graph.ops.sizes import EXTENTS
 from commcc.serialization.attributes import content_hash, find, is_plain
 from commcc.serialization.fake_ops import UnknownValue
+from commcc.verify.entangled import WHY, entangled
 from commcc.verify.explained import Explainer, launch, settled, wait
 from commcc.verify.memory import Flight
 from commcc.verify.normalise import check_order
@@ -195,9 +196,10 @@ class Tracer(Explainer):
         keys = tuple([(name, key_of(table, value)) for name, value in arguments.items()])
         tensors = all_tensors(arguments)
         handed = _opaque_in(arguments.values())
-        does = self._deeds(op, arguments, handed)
-        if handed_group(node, table.group_sizes):
-            does = replace(does, fence=True)
+        does = self._deeds(node, op, arguments, handed)
+        written = _written(fact, arguments, everything=does.writes) if does.writes or fact.writing else []
+        if written and (shared := entangled(node, self.root, self.memory, table, tensors, written)):
+            keys, why = (*keys, *shared), why or WHY
         around = tuple(self._surroundings(tensor) for tensor in tensors) if fact.storage else ()
         seen = (*around, self._surroundings(self._constants())) if does.keeps else around
         strides = tuple([tensor.meta.strides for tensor in tensors])
@@ -220,7 +222,6 @@ class Tracer(Explainer):
         unknown = next(filter(None, (table.undecided.get(value.term) for value in handed)), "")
         if why or unknown or (around and does.state):
             table.undecided.setdefault(plain, why or unknown or f"what {path} reads around its operands")
-        written = _written(fact, arguments, everything=does.writes) if does.writes or fact.writing else []
         self.write(node, term, written)
         if fact.joins is not None:
             self.memory.link(tensor.root for name in fact.joins for tensor in all_tensors(arguments.get(name)))
@@ -252,14 +253,15 @@ class Tracer(Explainer):
             table.undecided.setdefault(term, f"{key[1]} reads tensors that lie otherwise than in BEFORE")
         return term
 
-    def _deeds(self, op: Op, arguments: dict[str, Any], handed: Sequence[Opaque]) -> Summary:
+    def _deeds(self, node: fx.Node, op: Op, arguments: dict[str, Any], handed: Sequence[Opaque]) -> Summary:
         """What calling an op does besides computing its result, by itself or through what it is handed."""
         table = self.table
         inner = [table.summaries[value.term] for value in handed if value.term in table.summaries]
         inner.extend([table.op(value).does for value in arguments.values() if isinstance(value, OpOverload)])
         if op.fact.body and not inner and handed:
             inner.append(ANYTHING)
-        return reduce(or_, inner, op.does) if inner else op.does
+        does = reduce(or_, inner, op.does) if inner else op.does
+        return replace(does, fence=True) if handed_group(node, table.group_sizes) else does
 
     def _constants(self) -> Tensor:
         """What stands for constants that sub-graphs return: whoever writes to such a result writes there."""

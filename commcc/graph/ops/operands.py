@@ -36,6 +36,17 @@ def sources(node: fx.Node) -> tuple[fx.Node, ...]:
     return _named(node, facts(node.target).views)
 
 
+def storages(nodes: Iterable[fx.Node]) -> set[fx.Node]:
+    """Nodes with all in whose storage they may be: where two sets meet, memory may be the same."""
+    found, stack = set[fx.Node](), list(nodes)
+    while stack:
+        node = stack.pop()
+        if node not in found:
+            found.add(node)
+            stack.extend(sources(node) if node.op == "call_function" else ())
+    return found
+
+
 def handed_group(node: fx.Node, groups: Container[str]) -> bool:
     """Whether an op whose library is not loaded, so that no schema names its arguments, is handed a process group."""
     if not isinstance(node.target, OpaqueOp) or described_as(node.target) is not None:

@@ -1,0 +1,78 @@
+"""Operands of an op that share memory which it writes: its results then depend on more than what they hold.
+
+::
+
+    _foreach_add_([x, y], [y, x])                     y is added to x, then the new x to y
+    _foreach_add_([x, y], [clone(y), clone(x)])       the old x is added to y, though all operands hold the same
+
+How operands share memory is part of what such an op computes: only calls that share alike are one.
+
+Limits: graphs that ops are handed are compared for inputs in memory of their own; where these share memory, a graph
+is the same only as itself.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from commcc.serialization.attributes import find
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import nn
+
+    from commcc.verify.memory import Memory
+    from commcc.verify.terms import Tensor, Terms
+
+WHY = "what an op gives whose operands share memory that it writes"
+
+
+def entangled(
+    node: fx.Node, root: nn.Module, memory: Memory, table: Terms, operands: list[Tensor], written: list[Tensor]
+) -> tuple[tuple[str, Any], ...]:
+    """An argument that says which operands share memory that is written, empty where no result depends on that."""
+    targets = {id(tensor) for tensor in written}
+    # PyTorch sees to it that what works element by element reads each one before it writes it, and no other one.
+    in_step = len(written) == 1 and torch.Tag.pointwise in getattr(node.target, "tags", ())
+    pairs: list[tuple[Any, ...]] = []
+    for i, j in _together(memory, operands):
+        one, other = operands[i], operands[j]
+        if targets.isdisjoint((id(one), id(other))):
+            continue
+        places = [(at.content, at.shape, at.meta.strides) for at in (memory.where(one), memory.where(other))]
+        if one.may_copy or other.may_copy:
+            pairs.append((i, j))
+        elif not (in_step and places[0] == places[1]) and memory.apart(one, other) is not None:
+            pairs.append((i, j, *places))
+    if not pairs:
+        return ()
+    graphs = (find(root, str(used.target)) for used in node.all_input_nodes if used.op == "get_attr")
+    same = [("value", table.foreign(graph)) for graph in graphs if isinstance(graph, fx.GraphModule)]
+    return (("memory", ("list", (("str", str(pairs)), *same))),)
+
+
+def shared_results(memory: Memory, inputs: list[Tensor], results: list[Tensor]) -> str:
+    """Which results of a launch lie over each other, or over what another one is made of; empty where none does."""
+    count, operands = len(results), [*results, *inputs]
+    pairs = [
+        (i, j)
+        for i, j in (_together(memory, operands) if count > 1 else ())
+        if i < count and j not in (i, i + count) and memory.apart(operands[i], operands[j]) is not None
+    ]
+    return str(pairs) if pairs else ""
+
+
+def _together(memory: Memory, operands: list[Tensor]) -> Iterator[tuple[int, int]]:
+    """Pairs that are in one storage, or may be since one of them is a view only perhaps."""
+    known: dict[int, list[int]] = defaultdict(list)
+    for j, other in enumerate(operands):
+        near = {other.root, *memory.storages[other.root].linked}
+        for i in sorted(i for root in near & known.keys() for i in known[root]):
+            if operands[i].root == other.root or operands[i].may_copy or other.may_copy:
+                yield i, j
+        known[other.root].append(j)
