@@ -29,6 +29,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from commcc.base.sequences import longest_increasing
 from commcc.base.text import listed
+from commcc.graph.index.waits import awaited
 from commcc.graph.ops import WAIT, argument_names, collective_of, is_wait, op_name
 from commcc.graph.ops.collective_table import COLLECTIVES
 from commcc.graph.ops.products import WITH_ADDITION
@@ -122,40 +123,63 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[Call] = []
         self._carry, self._told = carry, told
-        self._flights: dict[int, int] = {}
-        # What is in flight is kept until it has been waited for, so that no other tensor gets its address.
-        self._held: dict[int, Any] = {}
+        self._flights: dict[int, list[_Flight]] = {}
 
     def __torch_dispatch__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if is_wait(func):
             self._told("waits for", _plain(func))
-            place = storage(args[0])
-            self._held.pop(place, None)
-            self.calls.append(Call(func, waits_for=self._flights.get(place)))
+            self.calls.append(Call(func, waits_for=self._waited_for(args[0])))
             return self._carry(func, *args, **kwargs)
         if collective_of(func) is None:
             self.calls.append(Call(func))
             return func(*args, **kwargs)
         self._told("launches", _plain(func))
         result = self._carry(func, *args, **kwargs)
-        tensors = {storage(tensor): tensor for tensor in tensors_in(result)}
-        self._flights.update(dict.fromkeys(tensors, len(self.calls)))
-        self._held.update(tensors)
+        for tensor in tensors_in(result):
+            self._flights.setdefault(storage(tensor), []).append(_Flight(len(self.calls), _extent(tensor), tensor))
         self.calls.append(Call(func, group=_group(func, args, kwargs)))
         return result
+
+    def _waited_for(self, tensor: Any) -> int | None:
+        """The newest launch into these bytes, else the newest into their storage: all of it is waited for at once."""
+        flights = self._flights.get(storage(tensor), [])
+        if not flights:
+            return None
+        place = _extent(tensor)
+        here = [flight for flight in flights if flight.place.start < place.stop and place.start < flight.place.stop]
+        flight = (here or flights)[-1]
+        flight.held = None
+        return flight.number
+
+
+@dataclass
+class _Flight:
+    """What a launch writes. number: of its call. place: bytes of the storage.
+
+    held: the tensor until it has been waited for, so that no other one gets its address.
+    """
+
+    number: int
+    place: range
+    held: Any
+
+
+def _extent(tensor: torch.Tensor) -> range:
+    """From the first to the last byte of a tensor in its storage."""
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    begin, elements = tensor.storage_offset(), last + 1 if tensor.numel() else 0
+    return range(begin * tensor.element_size(), (begin + elements) * tensor.element_size())
 
 
 def match(prepared: Prepared, calls: Sequence[Call]) -> Order:
     """Which step each call of communication stands for, and what stands elsewhere."""
-    index = prepared.index
-    launches = {index.names[wait]: index.names[launch] for wait, launch in index.wait_of.items()}
-    return order_of(prepared.steps, launches, calls)
+    return order_of(prepared.steps, calls)
 
 
-def order_of(steps: Sequence[Step], launches: Mapping[str, str], calls: Sequence[Call]) -> Order:
-    """As :func:`match`, of steps in the order of a graph. launches: for waits, by name, the launch waited for."""
-    graph, code = _graph_marks(steps, launches), _code_marks(calls)
+def order_of(steps: Sequence[Step], calls: Sequence[Call]) -> Order:
+    """As :func:`match`, of steps in the order of a graph."""
+    graph, code = _graph_marks(steps), _code_marks(calls)
     # Ops that are called as often as the graph has them are left whole.
     ours, theirs = (Counter(mark[1] for mark in marks if mark[0] == _OP) for marks in (graph, code))
     whole = {name for name, count in ours.items() if theirs[name] == count}
@@ -185,13 +209,14 @@ class _Marks(Counter[_Mark]):
         return (*key, self[key])
 
 
-def _graph_marks(steps: Sequence[Step], launch_of: Mapping[str, str]) -> dict[_Mark, Step]:
+def _graph_marks(steps: Sequence[Step]) -> dict[_Mark, Step]:
     """Steps by their marks, in order."""
     marks, launches = _Marks(), dict[str, _Mark]()
     marked: dict[_Mark, Step] = {}
     for step in steps:
         if step.waits:
-            mark = marks.of("wait", launches.get(launch_of.get(step.name, "")))
+            source = awaited(step.node)
+            mark = marks.of("wait", launches.get(source.name) if source is not None else None)
         elif step.fact is not None:
             group = _group(step.node.target, step.args, step.kwargs)
             mark = launches[step.name] = marks.of("launch", _plain(step.node.target), group)
