@@ -37,6 +37,7 @@ from commcc.graph.copying import copied, with_modules
 from commcc.replay.calls import Body, CallSettings
 from commcc.replay.compiled.calls import Listener, Order, Recorder, match
 from commcc.replay.compiled.landmarks import landmark_options
+from commcc.replay.compiled.own_storages import storage_options
 from commcc.replay.place import CPU
 from commcc.replay.rank_run import run, told
 from commcc.replay.values import leaves
@@ -180,7 +181,7 @@ def _options(prepared: Prepared) -> dict[str, Any]:
     """Inductor's settings, those that this release knows."""
     # On the CPU ranks share the cores, and there are few kernels to compile.
     threads = {"compile_threads": 1} if prepared.homes.device == CPU else {}
-    return {**order_options(_EAGER | threads), **landmark_options()}
+    return {**order_options(_EAGER | threads), **landmark_options(), **storage_options()}
 
 
 def order_options(more: Mapping[str, Any] | None = None) -> dict[str, Any]:
