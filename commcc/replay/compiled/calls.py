@@ -29,7 +29,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from commcc.base.sequences import longest_increasing
 from commcc.base.text import listed
-from commcc.graph.index.waits import awaited
+from commcc.graph.index.waits import awaited, waits_again
 from commcc.graph.ops import WAIT, argument_names, collective_of, is_wait, op_name
 from commcc.graph.ops.collective_table import COLLECTIVES
 from commcc.graph.ops.products import WITH_ADDITION
@@ -44,11 +44,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Call:
-    """One call of an op. group: of a launch. waits_for: the number of the call whose result a wait waits for."""
+    """One call of an op. group: of a launch. waits_for: the number of the call whose result a wait waits for.
+
+    again: it has been waited for before.
+    """
 
     op: Any
     group: str | None = None
     waits_for: int | None = None
+    again: bool = False
 
     @property
     def name(self) -> str:
@@ -129,7 +133,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if is_wait(func):
             self._told("waits for", _plain(func))
-            self.calls.append(Call(func, waits_for=self._waited_for(args[0])))
+            self.calls.append(self._wait(func, args[0]))
             return self._carry(func, *args, **kwargs)
         if collective_of(func) is None:
             self.calls.append(Call(func))
@@ -141,16 +145,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.calls.append(Call(func, group=_group(func, args, kwargs)))
         return result
 
-    def _waited_for(self, tensor: Any) -> int | None:
-        """The newest launch into these bytes, else the newest into their storage: all of it is waited for at once."""
+    def _wait(self, func: Any, tensor: Any) -> Call:
+        """For the newest launch into these bytes, else the newest into their storage: PyTorch waits for all of it."""
         flights = self._flights.get(storage(tensor), [])
         if not flights:
-            return None
+            return Call(func)
         place = _extent(tensor)
         here = [flight for flight in flights if flight.place.start < place.stop and place.start < flight.place.stop]
         flight = (here or flights)[-1]
-        flight.held = None
-        return flight.number
+        again, flight.held = flight.held is None, None
+        return Call(func, waits_for=flight.number, again=again)
 
 
 @dataclass
@@ -188,7 +192,8 @@ def order_of(steps: Sequence[Step], calls: Sequence[Call]) -> Order:
     rank = {mark: place for place, mark in enumerate(here)}
     stays = {both[at] for at in longest_increasing([rank[mark] for mark in both])}
     moved = (graph[mark].name for mark in both if mark not in stays or here[mark] != there[mark])
-    missing = (graph[mark].name for mark in here if mark not in there)
+    # Some releases leave out a wait of what has been waited for, which does nothing.
+    missing = (graph[mark].name for mark in here if mark not in there and mark[0] != _AGAIN)
     return Order(
         tuple(graph.get(mark) for mark in there),
         tuple(call.op for call in calls if call.communicates),
@@ -199,6 +204,7 @@ def order_of(steps: Sequence[Step], calls: Sequence[Call]) -> Order:
 #: A launch by its op and group, a wait by its launch, any other op by its name; then how many like it came before.
 _Mark = tuple[Any, ...]
 _OP = "op"
+_AGAIN = "wait again"
 
 
 class _Marks(Counter[_Mark]):
@@ -216,7 +222,8 @@ def _graph_marks(steps: Sequence[Step]) -> dict[_Mark, Step]:
     for step in steps:
         if step.waits:
             source = awaited(step.node)
-            mark = marks.of("wait", launches.get(source.name) if source is not None else None)
+            kind = _AGAIN if waits_again(step.node) else "wait"
+            mark = marks.of(kind, launches.get(source.name) if source is not None else None)
         elif step.fact is not None:
             group = _group(step.node.target, step.args, step.kwargs)
             mark = launches[step.name] = marks.of("launch", _plain(step.node.target), group)
@@ -231,7 +238,8 @@ def _code_marks(calls: Sequence[Call]) -> list[_Mark]:
     result: list[_Mark] = []
     for number, call in enumerate(calls):
         if is_wait(call.op):
-            result.append(marks.of("wait", launches.get(call.waits_for if call.waits_for is not None else -1)))
+            kind = _AGAIN if call.again else "wait"
+            result.append(marks.of(kind, launches.get(call.waits_for if call.waits_for is not None else -1)))
         elif call.group is not None:
             launches[number] = marks.of("launch", call.name, call.group)
             result.append(launches[number])
