@@ -20,9 +20,9 @@ from commcc.capture.partitioning import in_inductor, partition
 from commcc.live.agreement import launches_of, refuse
 from commcc.live.rewriting import GraphPass, checked, graph_pass, log
 from commcc.live.watching import watched
-from commcc.replay.compiled.inductor import order_options
+from commcc.replay.compiled.inductor import kept_options, order_options
 from commcc.replay.compiled.landmarks import landmark_options
-from commcc.replay.compiled.own_storages import keep_apart, storage_options
+from commcc.replay.compiled.own_storages import keep_apart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -94,8 +94,7 @@ def _over_inductor(the_pass: GraphPass, timeout_s: float | None) -> Callable[...
         from torch._inductor.compile_fx import compile_fx_inner
 
         # A backward is compiled when it first runs, and nothing of what is set below is set by then.
-        settings = {**order_options(), **landmark_options(), **storage_options()}
-        with the_pass.clock.compiling(), inductor_config.patch(settings):
+        with the_pass.clock.compiling(), inductor_config.patch(kept_options()):
             trains = not options.get("is_inference", False) or _trains_anyway()
             outcome = the_pass.rewrite(gm, trains=trains)
             program = None if outcome.result is None else from_graph_module(gm)

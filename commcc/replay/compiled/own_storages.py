@@ -11,45 +11,26 @@ hook of Inductor, taken only where the job does not use it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-import commcc
 from commcc.base.terms import Kind
 from commcc.graph.index.waits import viewed, waits_on
 from commcc.graph.ops import argument, collective_of, facts
 from commcc.graph.ops.operands import nodes_in
+from commcc.replay.compiled.graph_hooks import hook_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from torch import fx
 
-_HOOK = "post_grad_custom_post_pass"
-
 
 def storage_options() -> Mapping[str, Any]:
     """Settings that give reductions storages of their own; none where the job uses the hook."""
-    import torch._inductor.config as inductor_config
-
-    return {_HOOK: _hook()} if getattr(inductor_config, _HOOK) in (None, _hook()) else {}
-
-
-@cache
-def _hook() -> Any:
-    from torch._inductor.custom_graph_pass import CustomGraphPass
-
-    class OwnStorages(CustomGraphPass):
-        def __call__(self, graph: fx.Graph) -> None:
-            keep_apart(graph)
-
-        def uuid(self) -> str:  # part of the key of compiled code
-            return f"own storages, commcc {commcc.__version__}"
-
-    return OwnStorages()
+    return hook_options("post_grad_custom_post_pass", keep_apart)
 
 
 @dataclass(frozen=True)
