@@ -33,7 +33,7 @@ from commcc.graph.index.waits import awaited, waits_again
 from commcc.graph.ops import WAIT, argument_names, collective_of, is_wait, op_name
 from commcc.graph.ops.collective_table import COLLECTIVES
 from commcc.graph.ops.products import WITH_ADDITION
-from commcc.replay.values import storage, tensors_in
+from commcc.replay.values import extent, overlap, storage, tensors_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -141,7 +141,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._told("launches", _plain(func))
         result = self._carry(func, *args, **kwargs)
         for tensor in tensors_in(result):
-            self._flights.setdefault(storage(tensor), []).append(_Flight(len(self.calls), _extent(tensor), tensor))
+            self._flights.setdefault(storage(tensor), []).append(_Flight(len(self.calls), extent(tensor), tensor))
         self.calls.append(Call(func, group=_group(func, args, kwargs)))
         return result
 
@@ -150,8 +150,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         flights = self._flights.get(storage(tensor), [])
         if not flights:
             return Call(func)
-        place = _extent(tensor)
-        here = [flight for flight in flights if flight.place.start < place.stop and place.start < flight.place.stop]
+        place = extent(tensor)
+        here = [flight for flight in flights if overlap(flight.place, place)]
         flight = (here or flights)[-1]
         again, flight.held = flight.held is None, None
         return Call(func, waits_for=flight.number, again=again)
@@ -167,13 +167,6 @@ class _Flight:
     number: int
     place: range
     held: Any
-
-
-def _extent(tensor: torch.Tensor) -> range:
-    """From the first to the last byte of a tensor in its storage."""
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    begin, elements = tensor.storage_offset(), last + 1 if tensor.numel() else 0
-    return range(begin * tensor.element_size(), (begin + elements) * tensor.element_size())
 
 
 def match(prepared: Prepared, calls: Sequence[Call]) -> Order:
