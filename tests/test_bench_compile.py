@@ -158,6 +158,34 @@ def test_a_recorder_knows_a_wait_by_the_storage():
     assert [doing for doing, _ in told] == ["launches", "launches", "waits for", "waits for"]
 
 
+def test_launches_into_parts_of_one_storage_are_told_apart():
+    """Inductor reduces slices of a bucket where they are; a view that is none of them is waited for with the newest."""
+    bucket = torch.zeros(12)
+    one, two, rest = bucket[:4], bucket[4:8], bucket[8:]
+    with Recorder(lambda _op, tensor, *_: tensor, lambda *_: None) as seen:
+        for part in (one, two):
+            c10d.all_reduce_.default(part, "sum", "0")
+        for part in (one.view(2, 2), two, one, rest, rest[:0]):
+            c10d.wait_tensor.default(part)
+    launches = [number for number, call in enumerate(seen.calls) if call.group is not None]
+    waits = [call.waits_for for call in seen.calls if call.group is None and call.communicates]
+    assert waits == [launches[which] for which in (0, 1, 0, 1, 1)]
+    assert [call.again for call in seen.calls if call.waits_for is not None] == [False, False, True, True, True]
+
+
+def test_a_wait_of_a_wait_waits_for_its_launch():
+    g = Graph()
+    x = g.input("x", 4)
+    launch = g(c10d.all_reduce.default, x, "sum", "0")
+    first = g.wait(launch)
+    again = g.wait(g(aten.view.default, first, [2, 2]))
+    prepared = prepared_of(g.program(again, groups=TWO))
+    order = match(prepared, [LAUNCH_Y, wait(0), dataclasses.replace(wait(0), again=True)])
+    assert named(order) == [launch.name, first.name, again.name]
+    assert order.kept == OrderKept(3, 0)
+    assert match(prepared, [LAUNCH_Y, wait(0)]).kept == OrderKept(2, 0), "PyTorch 2.15 leaves it out"
+
+
 def test_calls_are_listened_to_and_all_is_as_it_was():
     prepared = prepared_of(layer())
     order = match(prepared, [LAUNCH_W, wait(0), MM, MM, LAUNCH_Y, wait(4), LAUNCH_PART, wait(6)])

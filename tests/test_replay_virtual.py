@@ -376,3 +376,30 @@ def _simplify(graph):
         if node.op == "call_function" and is_wait(node.target) and is_wait(node.args[0].target):
             node.replace_all_uses_with(node.args[0])
             graph.erase_node(node)
+
+
+def halves(read):
+    """Both halves of a tensor are summed in place; ``read`` of (x, halves) before the wait."""
+    g = Graph()
+    own = g(aten.clone.default, g.input("x", 4, 2))
+    parts = g(aten.split_with_sizes.default, own, [2, 2])
+    parts = [g(operator.getitem, parts, i) for i in (0, 1)]
+    launches = [g(c10d.all_reduce_.default, parts[0], "sum", "0", name="first")]
+    early = g(aten.neg.default, parts[read], name="early")
+    launches.append(g(c10d.all_reduce_.default, parts[1], "sum", "0", name="second"))
+    waits = [g(c10d.wait_tensor.default, launch) for launch in launches]
+    found, run = ranks_of(g.program(early, *waits), [{"x": value.clone()} for value in X])
+    return [outputs[1:] for outputs in found], run
+
+
+def test_parts_of_one_storage_are_in_flight_side_by_side():
+    found, run = halves(read=1)
+    total = sum(X)
+    for outputs in found:
+        equal(outputs, [total[:2], total[2:]])
+    assert run.early == [] and run.unwaited == []
+
+
+def test_what_is_in_flight_is_told_from_what_lies_beside_it():
+    _, run = halves(read=0)
+    assert run.early == ["'early' uses what 'first' brings before a wait"]

@@ -22,8 +22,6 @@ from commcc.replay.prepare import Step
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from torch import fx
-
     from commcc.graph.program import Program
 
 
@@ -74,30 +72,19 @@ def watched(call: Callable[..., Any], program: Program, told: Callable[[OrderKep
     def first(*args: Any) -> Any:
         if not waiting:
             return call(*args)
-        steps, launches = _steps(waiting.pop())
+        steps = _steps(waiting.pop())
         with Recorder(lambda op, *args, **kwargs: op(*args, **kwargs), lambda _what, _name: None) as seen:
             result = call(*args)
-        told(order_of(steps, launches, seen.calls).kept)
+        told(order_of(steps, seen.calls).kept)
         return result
 
     return first
 
 
-def _steps(program: Program) -> tuple[list[Step], dict[str, str]]:
-    """Its calls, and for waits the launch that each waits for."""
+def _steps(program: Program) -> list[Step]:
+    """Its calls."""
     calls = [node for node in program.graph.nodes if node.op == "call_function"]
-    steps = [
+    return [
         Step(node, node.target, node.args, node.kwargs, collective_of(node.target), (), waits=is_wait(node.target))
         for node in calls
     ]
-    waits = {step.name: _launch(step.node) for step in steps if step.waits}
-    return steps, {wait: launch.name for wait, launch in waits.items() if launch is not None}
-
-
-def _launch(node: fx.Node) -> fx.Node | None:
-    """What a wait waits for: its operand, or what that is a part or a view of."""
-    while node.all_input_nodes:
-        node = node.all_input_nodes[0]
-        if node.op == "call_function" and collective_of(node.target) is not None:
-            return node
-    return None

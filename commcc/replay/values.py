@@ -57,6 +57,18 @@ def storage(tensor: torch.Tensor) -> int:
     return result
 
 
+def extent(tensor: torch.Tensor) -> range:
+    """From the first to the last byte of a tensor in its storage."""
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    begin, elements = tensor.storage_offset(), last + 1 if tensor.numel() else 0
+    return range(begin * tensor.element_size(), (begin + elements) * tensor.element_size())
+
+
+def overlap(one: range, other: range) -> bool:
+    """Whether two extents have bytes in common."""
+    return bool(one) and bool(other) and one.start < other.stop and other.start < one.stop
+
+
 def is_freed(tensor: torch.Tensor) -> bool:
     """Whether a program gave the tensor's memory back (``resize_storage_bytes_`` to 0)."""
     return bool(tensor.numel()) and tensor.untyped_storage().nbytes() == 0

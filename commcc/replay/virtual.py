@@ -36,7 +36,17 @@ from commcc.base.terms import Kind
 from commcc.graph.ops import collective_of, op_name
 from commcc.replay.meeting import Meeting, StuckError
 from commcc.replay.prepare import Step
-from commcc.replay.values import RankResults, bits_equal, leaves, poison, quiet_cpu, storage, tensors_in
+from commcc.replay.values import (
+    RankResults,
+    bits_equal,
+    extent,
+    leaves,
+    overlap,
+    poison,
+    quiet_cpu,
+    storage,
+    tensors_in,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -89,7 +99,7 @@ def rank_seed(seed: int, rank: int) -> int:
     return seed * 4099 + rank
 
 
-@dataclass
+@dataclass(eq=False)
 class _Flight:
     """One tensor of a launch that has not been waited for.
 
@@ -110,6 +120,10 @@ class _Flight:
     def overwritten(self) -> bool:
         """Whether what is sent has been written since, perhaps with the same values."""
         return self.versions is not None and [tensor._version for tensor in self.sent()] != self.versions
+
+    def writes(self, home: int, place: range) -> bool:
+        """Whether it comes into some of these bytes of a storage."""
+        return any(storage(buffer) == home and overlap(extent(buffer), place) for buffer in self.held)
 
     def sent(self) -> list[torch.Tensor]:
         """What rank 0 sends."""
@@ -137,7 +151,8 @@ class VirtualRun:
 
     def __post_init__(self) -> None:
         self._env: dict[fx.Node, list[Any]] = {}
-        self._flights: dict[int, _Flight] = {}
+        # By storage, in order: PyTorch waits for all that comes into one.
+        self._flights: dict[int, list[_Flight]] = {}
         self._copies: list[tuple[Step, list[torch.Tensor], list[torch.Tensor]]] = []
         self._meeting, self._drawing = Meeting(self._exchanged_inside), False
         self._random = [torch.Generator().manual_seed(rank_seed(self.seed, rank)).get_state() for rank in self._ranks]
@@ -157,7 +172,7 @@ class VirtualRun:
             for step in self.prepared.steps:
                 self._run(step)
             self.returned = self._land_returned()
-            self.unwaited = list(dict.fromkeys(flight.step.name for flight in self._flights.values()))
+            self.unwaited = list(dict.fromkeys(flight.step.name for each in self._flights.values() for flight in each))
             written = sorted(self.prepared.written)
             return [
                 RankResults(leaves(self._resolve(self.prepared.output, rank)), {name: given[name] for name in written})
@@ -173,15 +188,19 @@ class VirtualRun:
 
     def _coming(self, values: Any) -> list[_Flight]:
         """What is on its way to the storages of these values."""
-        flights = [self._flights.get(key) for key in dict.fromkeys(map(storage, tensors_in(values)))]
-        return list({id(flight): flight for flight in flights if flight is not None}.values())
+        keys = dict.fromkeys(map(storage, tensors_in(values)))
+        return list(dict.fromkeys(flight for key in keys for flight in self._flights.get(key, ())))
 
     def _arrive(self, flight: _Flight, only: int | None = None) -> None:
         """Write what was received; only: to this storage, where one rank alone waits."""
         for buffer, value in zip(flight.held, flight.real, strict=True):
             key = storage(buffer)
-            if only in (None, key) and self._flights.pop(key, None) is not None:
+            coming = self._flights.get(key, [])
+            if only in (None, key) and flight in coming:
                 buffer.copy_(value)
+                coming.remove(flight)
+                if not coming:
+                    del self._flights[key]
 
     def _run(self, step: Step) -> None:
         try:
@@ -235,12 +254,16 @@ class VirtualRun:
         if not self._flights and not self._copies:
             return
         coming = {storage(held[0]): copy.name for copy, held, _ in self._copies}
-        for key in dict.fromkeys(map(storage, tensors_in(call))):
-            flight = self._flights.get(key)
-            if flight is not None:
-                self._say(f"'{step.name}' uses what '{flight.step.name}' brings before a wait")
+        said: dict[str, None] = {}
+        for tensor in tensors_in(call):
+            key, place = storage(tensor), extent(tensor)
+            flights = [flight for flight in self._flights.get(key, ()) if flight.writes(key, place)]
+            if flights:
+                said[f"'{step.name}' uses what '{flights[-1].step.name}' brings before a wait"] = None
             elif key in coming:
-                self._say(f"'{step.name}' uses the copy '{coming[key]}' before the host has waited for it")
+                said[f"'{step.name}' uses the copy '{coming[key]}' before the host has waited for it"] = None
+        for text in said:
+            self._say(text)
 
     def _say(self, text: str) -> None:
         if len(self.early) < _KEPT:
@@ -269,7 +292,7 @@ class VirtualRun:
             flight = _Flight(step, calls, which, buffers, values, versions, single)
             for buffer, value in zip(buffers, values, strict=True):
                 poison(buffer, value)
-                self._flights[storage(buffer)] = flight
+                self._flights.setdefault(storage(buffer), []).append(flight)
         return [tensors if fact.coalesced else tensors[0] for tensors in held]
 
     def _exchange(self, step: Step, calls: list[dict[str, Any]]) -> list[list[torch.Tensor]]:

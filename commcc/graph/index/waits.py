@@ -35,9 +35,24 @@ def waits_on(node: fx.Node) -> list[fx.Node]:
 def awaited(node: fx.Node) -> fx.Node | None:
     """What a wait waits for, behind views and other waits: a launch, an input, or whatever else is there."""
     source = ops.argument(node, "tensor") if node.op == "call_function" and ops.is_wait(node.target) else None
+    return viewed(source) if isinstance(source, fx.Node) else None
+
+
+def waits_again(node: fx.Node) -> bool:
+    """Whether a wait waits for what has been waited for, behind views: then it does nothing."""
+    source = ops.argument(node, "tensor") if ops.is_wait(node.target) else None
     while isinstance(source, fx.Node) and _is_view(source) and source._input_nodes:
+        if ops.is_wait(source.target):
+            return True
         source = next(iter(source._input_nodes))
-    return source if isinstance(source, fx.Node) else None
+    return False
+
+
+def viewed(node: fx.Node) -> fx.Node:
+    """What made the memory that a node is a view of, behind views and waits; the node itself where it is none."""
+    while _is_view(node) and node._input_nodes:
+        node = next(iter(node._input_nodes))
+    return node
 
 
 def waits_for_unknown(node: fx.Node) -> bool:

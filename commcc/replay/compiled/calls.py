@@ -29,10 +29,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from commcc.base.sequences import longest_increasing
 from commcc.base.text import listed
+from commcc.graph.index.waits import awaited, waits_again
 from commcc.graph.ops import WAIT, argument_names, collective_of, is_wait, op_name
 from commcc.graph.ops.collective_table import COLLECTIVES
 from commcc.graph.ops.products import WITH_ADDITION
-from commcc.replay.values import storage, tensors_in
+from commcc.replay.values import extent, overlap, storage, tensors_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -43,11 +44,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Call:
-    """One call of an op. group: of a launch. waits_for: the number of the call whose result a wait waits for."""
+    """One call of an op. group: of a launch. waits_for: the number of the call whose result a wait waits for.
+
+    again: it has been waited for before.
+    """
 
     op: Any
     group: str | None = None
     waits_for: int | None = None
+    again: bool = False
 
     @property
     def name(self) -> str:
@@ -122,40 +127,56 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[Call] = []
         self._carry, self._told = carry, told
-        self._flights: dict[int, int] = {}
-        # What is in flight is kept until it has been waited for, so that no other tensor gets its address.
-        self._held: dict[int, Any] = {}
+        self._flights: dict[int, list[_Flight]] = {}
 
     def __torch_dispatch__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if is_wait(func):
             self._told("waits for", _plain(func))
-            place = storage(args[0])
-            self._held.pop(place, None)
-            self.calls.append(Call(func, waits_for=self._flights.get(place)))
+            self.calls.append(self._wait(func, args[0]))
             return self._carry(func, *args, **kwargs)
         if collective_of(func) is None:
             self.calls.append(Call(func))
             return func(*args, **kwargs)
         self._told("launches", _plain(func))
         result = self._carry(func, *args, **kwargs)
-        tensors = {storage(tensor): tensor for tensor in tensors_in(result)}
-        self._flights.update(dict.fromkeys(tensors, len(self.calls)))
-        self._held.update(tensors)
+        for tensor in tensors_in(result):
+            self._flights.setdefault(storage(tensor), []).append(_Flight(len(self.calls), extent(tensor), tensor))
         self.calls.append(Call(func, group=_group(func, args, kwargs)))
         return result
+
+    def _wait(self, func: Any, tensor: Any) -> Call:
+        """For the newest launch into these bytes, else the newest into their storage: PyTorch waits for all of it."""
+        flights = self._flights.get(storage(tensor), [])
+        if not flights:
+            return Call(func)
+        place = extent(tensor)
+        here = [flight for flight in flights if overlap(flight.place, place)]
+        flight = (here or flights)[-1]
+        again, flight.held = flight.held is None, None
+        return Call(func, waits_for=flight.number, again=again)
+
+
+@dataclass
+class _Flight:
+    """What a launch writes. number: of its call. place: bytes of the storage.
+
+    held: the tensor until it has been waited for, so that no other one gets its address.
+    """
+
+    number: int
+    place: range
+    held: Any
 
 
 def match(prepared: Prepared, calls: Sequence[Call]) -> Order:
     """Which step each call of communication stands for, and what stands elsewhere."""
-    index = prepared.index
-    launches = {index.names[wait]: index.names[launch] for wait, launch in index.wait_of.items()}
-    return order_of(prepared.steps, launches, calls)
+    return order_of(prepared.steps, calls)
 
 
-def order_of(steps: Sequence[Step], launches: Mapping[str, str], calls: Sequence[Call]) -> Order:
-    """As :func:`match`, of steps in the order of a graph. launches: for waits, by name, the launch waited for."""
-    graph, code = _graph_marks(steps, launches), _code_marks(calls)
+def order_of(steps: Sequence[Step], calls: Sequence[Call]) -> Order:
+    """As :func:`match`, of steps in the order of a graph."""
+    graph, code = _graph_marks(steps), _code_marks(calls)
     # Ops that are called as often as the graph has them are left whole.
     ours, theirs = (Counter(mark[1] for mark in marks if mark[0] == _OP) for marks in (graph, code))
     whole = {name for name, count in ours.items() if theirs[name] == count}
@@ -164,7 +185,8 @@ def order_of(steps: Sequence[Step], launches: Mapping[str, str], calls: Sequence
     rank = {mark: place for place, mark in enumerate(here)}
     stays = {both[at] for at in longest_increasing([rank[mark] for mark in both])}
     moved = (graph[mark].name for mark in both if mark not in stays or here[mark] != there[mark])
-    missing = (graph[mark].name for mark in here if mark not in there)
+    # Some releases leave out a wait of what has been waited for, which does nothing.
+    missing = (graph[mark].name for mark in here if mark not in there and mark[0] != _AGAIN)
     return Order(
         tuple(graph.get(mark) for mark in there),
         tuple(call.op for call in calls if call.communicates),
@@ -175,6 +197,7 @@ def order_of(steps: Sequence[Step], launches: Mapping[str, str], calls: Sequence
 #: A launch by its op and group, a wait by its launch, any other op by its name; then how many like it came before.
 _Mark = tuple[Any, ...]
 _OP = "op"
+_AGAIN = "wait again"
 
 
 class _Marks(Counter[_Mark]):
@@ -185,13 +208,15 @@ class _Marks(Counter[_Mark]):
         return (*key, self[key])
 
 
-def _graph_marks(steps: Sequence[Step], launch_of: Mapping[str, str]) -> dict[_Mark, Step]:
+def _graph_marks(steps: Sequence[Step]) -> dict[_Mark, Step]:
     """Steps by their marks, in order."""
     marks, launches = _Marks(), dict[str, _Mark]()
     marked: dict[_Mark, Step] = {}
     for step in steps:
         if step.waits:
-            mark = marks.of("wait", launches.get(launch_of.get(step.name, "")))
+            source = awaited(step.node)
+            kind = _AGAIN if waits_again(step.node) else "wait"
+            mark = marks.of(kind, launches.get(source.name) if source is not None else None)
         elif step.fact is not None:
             group = _group(step.node.target, step.args, step.kwargs)
             mark = launches[step.name] = marks.of("launch", _plain(step.node.target), group)
@@ -206,7 +231,8 @@ def _code_marks(calls: Sequence[Call]) -> list[_Mark]:
     result: list[_Mark] = []
     for number, call in enumerate(calls):
         if is_wait(call.op):
-            result.append(marks.of("wait", launches.get(call.waits_for if call.waits_for is not None else -1)))
+            kind = _AGAIN if call.again else "wait"
+            result.append(marks.of(kind, launches.get(call.waits_for if call.waits_for is not None else -1)))
         elif call.group is not None:
             launches[number] = marks.of("launch", call.name, call.group)
             result.append(launches[number])

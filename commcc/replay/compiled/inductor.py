@@ -37,6 +37,8 @@ from commcc.graph.copying import copied, with_modules
 from commcc.replay.calls import Body, CallSettings
 from commcc.replay.compiled.calls import Listener, Order, Recorder, match
 from commcc.replay.compiled.landmarks import landmark_options
+from commcc.replay.compiled.own_storages import storage_options
+from commcc.replay.compiled.whole_products import product_options
 from commcc.replay.place import CPU
 from commcc.replay.rank_run import run, told
 from commcc.replay.values import leaves
@@ -180,7 +182,12 @@ def _options(prepared: Prepared) -> dict[str, Any]:
     """Inductor's settings, those that this release knows."""
     # On the CPU ranks share the cores, and there are few kernels to compile.
     threads = {"compile_threads": 1} if prepared.homes.device == CPU else {}
-    return {**order_options(_EAGER | threads), **landmark_options()}
+    return kept_options(_EAGER | threads)
+
+
+def kept_options(more: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Settings with which what Inductor makes of a graph launches, waits and multiplies where the graph does."""
+    return {**order_options(more), **landmark_options(), **storage_options(), **product_options()}
 
 
 def order_options(more: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -1,0 +1,135 @@
+"""Reductions of slices of one tensor, through Inductor: a wait for one waits for no other."""
+
+from __future__ import annotations
+
+import operator
+
+import pytest
+import torch
+
+from commcc.graph.program import ProcessGroup
+from commcc.live.backends import inductor_pass
+from commcc.replay.bench.graph_set import BenchSettings, make_set
+from commcc.replay.compiled import inductor
+from commcc.replay.compiled.calls import Recorder
+from commcc.replay.compiled.inductor import CACHE_VARIABLE, Compiled
+from commcc.replay.compiled.own_storages import keep_apart, storage_options
+from commcc.replay.ranks.worker import stand_in_groups
+from commcc.replay.values import storage
+from tests.verify_graphs import Graph
+
+aten, c10d = torch.ops.aten, torch.ops._c10d_functional
+TWO = {"0": ProcessGroup("0", 2, (0, 1))}
+
+
+def slices(between: bool = True, op=c10d.all_reduce.default):
+    """Four slices of a product in flight together; between: products of each ahead of the wait for the next."""
+    g = Graph()
+    x, w = g.input("x", 8, 8), g.input("w", 8, 8)
+    parts = g(aten.split_with_sizes.default, g(aten.mm.default, x, w), [2, 2, 2, 2])
+    launches = [g(op, g(operator.getitem, parts, i), "sum", "0", name=f"launch{i}") for i in range(4)]
+    results = []
+    for launch in launches:
+        results.append(g(c10d.wait_tensor.default, launch))
+        if between:
+            results[-1] = g(aten.mm.default, results[-1], w)
+    if not between:
+        results = [g(aten.mm.default, each, w) for each in results]
+    return g.program(*results, groups=TWO)
+
+
+def apart(program):
+    return [node.name for node in keep_apart(program.graph)]
+
+
+def test_all_but_one_are_copied_where_something_is_computed_between_their_waits():
+    program = slices()
+    assert apart(program) == ["launch1", "launch2", "launch3"]
+    copies = program.graph.find_nodes(op="call_function", target=aten.clone.default)
+    assert [user.name for copy in copies for user in copy.users] == ["launch1", "launch2", "launch3"]
+    for copy in copies:
+        assert copy.meta["val"].shape == (2, 8)
+        assert storage(copy.meta["val"]) != storage(copy.args[0].meta["val"])
+    assert apart(program) == [], "once is enough"
+
+
+def test_waits_side_by_side_need_no_copies():
+    assert apart(slices(between=False)) == []
+
+
+def test_what_the_program_reduces_in_place_stays():
+    assert apart(slices(op=c10d.all_reduce_.default)) == []
+
+
+def test_reductions_of_tensors_of_their_own_stay():
+    g = Graph()
+    x, w = g.input("x", 8, 8), g.input("w", 8, 8)
+    launches = [g(c10d.all_reduce.default, g(aten.mm.default, x, w), "sum", "0") for _ in range(2)]
+    results = [g(aten.mm.default, g(c10d.wait_tensor.default, launch), w) for launch in launches]
+    assert apart(g.program(*results, groups=TWO)) == []
+
+
+def test_one_after_the_other_need_no_copies():
+    """The second is launched when the first is no longer in flight, or is waited for first."""
+    g = Graph()
+    x, w = g.input("x", 4, 8), g.input("w", 8, 8)
+    parts = g(aten.split_with_sizes.default, g(aten.mm.default, x, w), [2, 2])
+    results = []
+    for i in range(2):
+        launch = g(c10d.all_reduce.default, g(operator.getitem, parts, i), "sum", "0")
+        results.append(g(aten.mm.default, g(c10d.wait_tensor.default, launch), w))
+    assert apart(g.program(*results, groups=TWO)) == []
+
+
+def test_what_nobody_waits_for_here_is_in_flight_to_the_end():
+    g = Graph()
+    x, w = g.input("x", 4, 8), g.input("w", 8, 8)
+    parts = g(aten.split_with_sizes.default, g(aten.mm.default, x, w), [2, 2])
+    one, two = (
+        g(c10d.all_reduce.default, g(operator.getitem, parts, i), "sum", "0", name=f"launch{i}") for i in range(2)
+    )
+    product = g(aten.mm.default, g(c10d.wait_tensor.default, one), w)
+    assert apart(g.program(product, two, groups=TWO)) == ["launch1"]
+
+
+def test_a_hook_of_the_job_is_left_alone(monkeypatch):
+    import torch._inductor.config as config
+
+    (name,) = storage_options()
+    assert inductor._options(make_set([slices()], BenchSettings(ranks=2)).prepared[0])[name] is storage_options()[name]
+    with config.patch(storage_options()):
+        assert list(storage_options()) == [name], "commcc's own"
+    with config.patch({name: print}):
+        assert storage_options() == {}
+
+
+def test_the_pass_for_inductors_own_hook_does_so_itself():
+    graph = slices().graph_module().graph
+    inductor_pass(pipeline="cleanup")(graph)
+    assert len(graph.find_nodes(op="call_function", target=aten.clone.default)) == 3
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kept", [True, False])
+def test_compiled_code_reduces_each_where_no_other_is_in_flight(kept, tmp_path, monkeypatch):
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
+    if not kept:
+        monkeypatch.setattr(inductor, "storage_options", dict)
+    graphs = make_set([slices()], BenchSettings(ranks=2))
+    stand_in_groups(graphs.layout)
+    try:
+        inputs = {"x": torch.ones(8, 8), "w": torch.eye(8)}
+        compiled = Compiled(graphs.prepared[0], inputs)
+        homes = []
+
+        def carry(op, tensor, *_):
+            if op is c10d.all_reduce_.default:
+                homes.append(storage(tensor))
+            return tensor
+
+        with Recorder(carry, lambda *_: None):
+            results = compiled(inputs)
+        assert len(homes) == 4 and len(set(homes)) == (4 if kept else 1)
+        assert all(torch.equal(result, torch.ones(2, 8)) for result in results)
+    finally:
+        torch.distributed.destroy_process_group()
