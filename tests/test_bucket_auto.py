@@ -212,12 +212,13 @@ def test_buckets_by_block_come_first(monkeypatch):
 def test_blocks_without_collectives_of_one_key(monkeypatch, kept):
     """As where only gradients are reduced inside blocks, and parameters are gathered ahead of them."""
     strategy = importlib.import_module("commcc.passes.strategies.auto")
-    whole = strategy.by_block
+    making = importlib.import_module("commcc.passes.strategies.making")
+    whole = making.by_block
 
     def some(*args):
         return {key: buckets for key, buckets in whole(*args).items() if key[0] == kept.value}
 
-    monkeypatch.setattr(strategy, "by_block", some)
+    monkeypatch.setattr(making, "by_block", some)
     monkeypatch.setattr(strategy.Search, "_starts", lambda search, _best, form: [search._all(strategy.BY_BLOCK, form)])
     result = run(sample("tiny_llama_fsdp4_bw"), [Bucket(strategy="auto", effort=12)], model=LATENCY)
     assert result.verified == "proved"
@@ -269,7 +270,7 @@ def test_blocks_are_the_same_in_each_form():
     program = sample("tiny_moe_fsdp4_ep2_bw")
     context = PlanContext.of(program, LATENCY)
     search = strategy.Search(Bucket(strategy="auto"), context, LATENCY, list(context.ident.collectives))
-    copies, calls = search.blocks_of("copy"), search.blocks_of("coalesced")
+    copies, calls = search.making.by_block("copy"), search.making.by_block("coalesced")
     assert copies and [[b.members for b in row] for row in copies.values()] == [
         [b.members for b in row] for row in calls.values()
     ]

@@ -45,20 +45,17 @@ from commcc.base.record import Record
 from commcc.base.terms import MIB, Kind
 from commcc.passes.reorder import Reorder
 from commcc.passes.strategies.choices import BY_BLOCK, CAPS, Choice, Rung, ladder, with_rung
-from commcc.passes.strategies.module import by_block
-from commcc.passes.strategies.results import BucketResult, bucket_of, in_form
+from commcc.passes.strategies.making import Making
+from commcc.passes.strategies.results import BucketResult
 from commcc.passes.strategies.uneven import NEAR, NEVER, UNEVEN, begun_from, improved
 from commcc.passes.strategies.written import never_worse
 from commcc.plan import Bucket as PlannedBucket
 from commcc.plan import LeftOut, Merging
-from commcc.planning.bucket_model import AUTO, COALESCED, COPY, FORMS, key_of, size_of
-from commcc.planning.caps import ByteCaps
+from commcc.planning.bucket_model import AUTO, COALESCED, COPY, key_of, size_of
 from commcc.planning.eligibility import eligible, select_groups
-from commcc.planning.greedy import Limits, walk
-from commcc.planning.merge_cost import MergeCost
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from commcc.graph.collectives import Collective
     from commcc.passes.base import PlanContext
@@ -147,8 +144,7 @@ class Search:
 
     def __init__(self, options: Bucket, context: PlanContext, model: CostModel, taken: list[Collective]) -> None:
         index = context.index
-        self.options, self.index, self.ident, self.model = options, index, context.ident, model
-        self.taken, self.size = taken, {collective.launch: size_of(collective) for collective in taken}
+        self.options, self.index, self.model, self.taken = options, index, model, taken
         self.costs: Costs = context.costs or model.price(index)
         self._known = context.prediction
         duration: dict[Key, int] = {}
@@ -163,13 +159,9 @@ class Search:
         self.ladders = [ladder(largest[key], whole[key]) for key in self.keys]
         self.limits = Reorder().limits(context.budget(options.memory_budget))
         self.tried: dict[Choice, Tried] = {}
-        self.buckets: dict[Choice, tuple[PlannedBucket, ...]] = {}
-        self.planned: dict[tuple[tuple[int, ...], str], PlannedBucket] = {}
         # With form auto copies come first, as without it, so that what comes after can only be better.
         self.forms = (COPY, COALESCED) if options.form_given == AUTO else (options.form_given,)
-        self.coalesced = {form: MergeCost(index, model, self.costs, form).coalesced for form in FORMS}
-        self.collective = {collective.launch: collective for collective in taken}
-        self._blocks = {COPY: by_block(replace(options, form=COPY), context, self.keys)}
+        self.making = Making(options, context, model, self.costs, taken)
         self.best_ns: int | None = None
         self.judged, self.unequal, self.effort = 0, 0, 0
 
@@ -213,19 +205,6 @@ class Search:
         _, busy = self._busiest(best)
         return full * 1000 > best.step_ns * (1000 - _WAITING) or busy * 1000 < best.step_ns * _BUSY
 
-    def blocks_of(self, form: str) -> dict[Key, tuple[PlannedBucket, ...]]:
-        """The buckets by block in a form, by key."""
-        if form not in self._blocks:
-            self._blocks[form] = {
-                key: tuple(self._in_form(bucket, form) for bucket in buckets)
-                for key, buckets in self._blocks[COPY].items()
-            }
-        return self._blocks[form]
-
-    def _in_form(self, bucket: PlannedBucket, form: str) -> PlannedBucket:
-        members = [self.collective[launch] for launch in sorted(bucket.members)]
-        return in_form(self.index, bucket, coalesced=self.coalesced[form](members))
-
     def _spread(self, none: Tried, best: Tried) -> Tried:
         """Where merging made runs of compute longer: with smaller buckets of reduce-scatters, of those as fast as this
         one the one with the shortest runs.
@@ -247,7 +226,7 @@ class Search:
         key_of_launch = {c.launch: key_of(c, self.options.multi_dtype) for c in self.taken}
         alone = tuple(Rung(cap if at == place else 0, rung.form) for at, rung in enumerate(best.choice))
         others = (bucket for bucket in best.buckets if key_of_launch[bucket.members[0]] != self.keys[place])
-        buckets = (*others, *self._buckets_of(alone))
+        buckets = (*others, *self.making.of(self.keys, alone))
         members = sum(len(bucket.members) for bucket in buckets)
         try:
             sketch = self.sketches.merged(buckets) if buckets else self.unmerged.units
@@ -283,7 +262,7 @@ class Search:
         """What to try first in this form: all keys; before that, keys that are not merged so far, the others as they
         are, and after copies all keys with what takes less for each bucket.
         """
-        caps = (*((BY_BLOCK,) if self.blocks_of(form) else ()), *CAPS)
+        caps = (*((BY_BLOCK,) if self.making.by_block(form) else ()), *CAPS)
         filled = [tuple(rung if rung.cap else Rung(cap, form) for rung in best) for cap in caps]
         same = tuple(Rung(rung.cap, form) for rung in best)
         either = [tuple(Rung(rung.cap or caps[0], AUTO) for rung in best)] if form != self.forms[0] else []
@@ -369,7 +348,7 @@ class Search:
         best = self._better(best, with_rung(best.choice, place, cap=0))
         for form in forms:
             best = self._better(best, with_rung(best.choice, place, form=form))
-        if self.keys[place] in self.blocks_of(best.choice[place].form):
+        if self.keys[place] in self.making.by_block(best.choice[place].form):
             best = self._better(best, with_rung(best.choice, place, cap=BY_BLOCK))
         for up in (True, False):
             before: Tried | None = None
@@ -384,16 +363,16 @@ class Search:
         rung = tried.choice[place]
         if rung.cap != BY_BLOCK:
             return rung.cap
-        buckets = self.blocks_of(rung.form).get(self.keys[place])
+        buckets = self.making.by_block(rung.form).get(self.keys[place])
         if not buckets:
             return 0
-        return sum(self.size[launch] for bucket in buckets for launch in bucket.members) / MIB / len(buckets)
+        return sum(self.making.size[launch] for bucket in buckets for launch in bucket.members) / MIB / len(buckets)
 
     def _first_other(self, best: Tried, place: int, caps: Sequence[int]) -> Tried:
         """Try the first cap that makes other buckets than the best bucketing has."""
         for cap in caps:
             choice = with_rung(best.choice, place, cap=cap)
-            if self._buckets_of(choice) != best.buckets:
+            if self.making.of(self.keys, choice) != best.buckets:
                 return self._better(best, choice)
         return best
 
@@ -418,7 +397,7 @@ class Search:
         from commcc.apply.order import WaitsForItself
         from commcc.schedule.search import glance
 
-        buckets = self._buckets_of(choice)
+        buckets = self.making.of(self.keys, choice)
         known = next((t for t in self.tried.values() if t.buckets == buckets), None)
         if known is not None:
             return replace(known, choice=choice)
@@ -452,48 +431,13 @@ class Search:
         """Buckets merged in arrays."""
         from commcc.schedule.sketch import Sketches
 
-        return Sketches(self.unmerged, self.model, self.size)
+        return Sketches(self.unmerged, self.model, self.making.size)
 
     def result(self, tried: Tried, schedule: SearchResult) -> Tried:
         over = 0 if self.limits.budget is None else max(0, schedule.peak_bytes - self.limits.budget)
         return replace(
             tried, step_ns=schedule.step_ns, peak_bytes=schedule.peak_bytes, over=over, run=schedule.longest_run
         )
-
-    def _buckets_of(self, choice: Choice) -> tuple[PlannedBucket, ...]:
-        if choice not in self.buckets:
-            self.buckets[choice] = tuple(self._buckets(dict(zip(self.keys, choice, strict=True))))
-        return self.buckets[choice]
-
-    def _buckets(self, choice: Mapping[Key, Rung]) -> Iterator[PlannedBucket]:
-        caps = {key: rung.cap for key, rung in choice.items()}
-        blocks = {key for key, cap in caps.items() if cap == BY_BLOCK}
-        for key in self.keys:
-            if key in blocks:
-                yield from self.blocks_of(choice[key].form).get(key, ())
-        limits = Limits(
-            caps=ByteCaps((0.0,), {key: float(cap * MIB) for key, cap in caps.items() if key not in blocks}),
-            span=self.options.max_topo_span,
-            max_consecutive=None,
-        )
-        taken = [c for c in self.taken if key_of(c, self.options.multi_dtype) not in blocks]
-        for open_bucket in walk(self.index, self.ident, taken, limits, self.options.multi_dtype).buckets:
-            if len(open_bucket.members) > 1:
-                yield self.bucket(open_bucket.members, choice[open_bucket.key].form)
-
-    def bucket(self, members: Sequence[Collective], form: str) -> PlannedBucket:
-        """A bucket of these members, which are given in graph order."""
-        launches = tuple(member.launch for member in members)
-        planned = self.planned.get((launches, form))
-        if planned is None:
-            planned = self.planned[launches, form] = bucket_of(
-                self.index,
-                members,
-                Reason.of("shorter_step", members=len(members), bytes=sum(self.size[launch] for launch in launches)),
-                param_order=self.options.param_order,
-                coalesced=self.coalesced[form](members),
-            )
-        return planned
 
     def report(self, none: Tried, best: Tried) -> AutoReport:
         return AutoReport(

@@ -207,7 +207,6 @@ class _Bucketings:
     def __init__(self, search: Search, best: Tried, stream: str) -> None:
         self.search = search
         self.key = {member.launch: key_of(member, search.options.multi_dtype) for member in search.taken}
-        self.collective = {member.launch: member for member in search.taken}
         self.planned = {tuple(sorted(bucket.members)): bucket for bucket in best.buckets}
         self.transfer: dict[Members, int] = {}
         own = {launch: members for members in self.planned for launch in members}
@@ -235,7 +234,7 @@ class _Bucketings:
 
     def shapes(self) -> Shapes:
         """The rows, to be changed."""
-        return Shapes(self.rows, self.search.size, self.judged, self.first)
+        return Shapes(self.rows, self.search.making.size, self.judged, self.first)
 
     def judged(self, rows: Rows, best: Judged) -> Judged | None:
         """These rows; None, without any work, where a bucket would be too long or the stream be busy for longer than
@@ -281,8 +280,8 @@ class _Bucketings:
 
     def _bucket(self, members: Members) -> Bucket:
         if members not in self.planned:
-            row = [self.collective[launch] for launch in members]
-            self.planned[members] = self.search.bucket(row, self.forms[self.key[members[0]]])
+            row = [self.search.making.collective[launch] for launch in members]
+            self.planned[members] = self.search.making.bucket(row, self.forms[self.key[members[0]]])
         return self.planned[members]
 
     def _busy(self, rows: Rows) -> int:
@@ -293,8 +292,8 @@ class _Bucketings:
         if members not in self.transfer:
             search = self.search
             if len(members) > 1:
-                row = [self.collective[launch] for launch in members]
-                coalesced = search.coalesced[self.forms[self.key[members[0]]]](row)
+                row = [self.search.making.collective[launch] for launch in members]
+                coalesced = search.making.coalesced[self.forms[self.key[members[0]]]](row)
                 self.transfer[members] = search.sketches.pieces.transfer_ns(members, coalesced=coalesced)
             else:
                 self.transfer[members] = search.costs.ns[members[0]]
