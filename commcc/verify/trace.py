@@ -210,7 +210,7 @@ class State:
 
     def arguments(self, node: fx.Node, *, read: bool = True) -> dict[str, Any]:
         """All arguments of a node by name, resolved, and read unless told otherwise."""
-        reader = node if read else None
+        reader = node if read or self._reshaped(node) else None
         bound = bind(node, self.table.op(node.target).signature)
         for name, value in bound.items():
             if type(value) not in _PLAIN:
@@ -428,6 +428,10 @@ class State:
 
     # Writing and working
 
+    def _reshaped(self, node: fx.Node) -> bool:
+        operands = all_tensors(tuple(self.env[operand] for operand in node.all_input_nodes))
+        return any(self.memory.storages[tensor.root].reshaped for tensor in operands)
+
     def write(self, node: fx.Node, term: int, written: list[Tensor], contents: tuple[int, ...] = ()) -> None:
         """Record writes; writing what a launch in flight reads or fills is an event.
 
@@ -440,6 +444,7 @@ class State:
                 self.event("mutation", node, text, ("write", flight.key, path_of(node.target)), doubt, flight.node)
             if storage.doubt:
                 self.trace.doubts.setdefault(storage.doubt, node.name)
+            storage.reshaped |= torch.Tag.inplace_view in getattr(node.target, "tags", ())
             version = self.memory.write(tensor, term, place, contents[place] if contents else None)
             self.trace.versions.add(version)
             self.trace.writers.setdefault(version, node.name)
