@@ -210,7 +210,9 @@ class State:
 
     def arguments(self, node: fx.Node, *, read: bool = True) -> dict[str, Any]:
         """All arguments of a node by name, resolved, and read unless told otherwise."""
-        reader = node if read or self._reshaped(node) else None
+        operands = () if read else tuple(self.env[operand] for operand in node.all_input_nodes)
+        read = read or any(self.memory.storages[tensor.root].reshaped for tensor in all_tensors(operands))
+        reader = node if read else None
         bound = bind(node, self.table.op(node.target).signature)
         for name, value in bound.items():
             if type(value) not in _PLAIN:
@@ -427,10 +429,6 @@ class State:
         return self._evaluator.ctx.tensor(sizes, steps, dtype, torch.device(device))
 
     # Writing and working
-
-    def _reshaped(self, node: fx.Node) -> bool:
-        operands = all_tensors(tuple(self.env[operand] for operand in node.all_input_nodes))
-        return any(self.memory.storages[tensor.root].reshaped for tensor in operands)
 
     def write(self, node: fx.Node, term: int, written: list[Tensor], contents: tuple[int, ...] = ()) -> None:
         """Record writes; writing what a launch in flight reads or fills is an event.
