@@ -192,6 +192,18 @@ def test_extra_files_and_graph_metadata_are_kept(tmp_path):
     assert json.loads(found["commcc.json"])["commcc"] == 1
 
 
+def test_texts_among_the_outputs_are_read(tmp_path):
+    class Named(torch.nn.Module):
+        def forward(self, x):
+            return x + 1, "name"
+
+    torch.export.save(torch.export.export(Named(), (torch.ones(2),)), tmp_path / "a.pt2")
+    program = read_pt2(tmp_path / "a.pt2")
+    assert program.graph.output_node().args[0][1] == "name"
+    with pytest.raises(OutputError, match="cannot return"):  # PyTorch would not load it
+        write_pt2(program, tmp_path / "b.pt2")
+
+
 def test_ops_that_are_not_registered_are_carried(tmp_path):
     path = tmp_path / "a.pt2"
     torch.export.save(case("custom").exported, path)

@@ -113,6 +113,55 @@ def test_tensor_files_that_do_not_pass():
         check(pickle.dumps((torch.ones(1),)))
 
 
+def test_tensors_with_marks_of_export():
+    marked = torch.randn(2, 4)
+    marked._specialize_on = {0: []}
+    marked._dynamo_dynamic_indices = {0, 1}
+    check(saved_tensors((marked,)))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("requires_grad", True),
+        ("__class__", 1),
+        ("_backward_hooks", {0: 1}),
+        ("_dynamo_method", torch.Size([1])),
+        ("_dynamo_function", {0: [torch.Size]}),
+    ],
+)
+def test_tensors_with_other_attributes_do_not_pass(name, value):
+    with pytest.raises(ValueError, match=f"sets the attribute '{name}'"):
+        check(saved_tensors((_with_state(state={name: value}),)))
+
+
+def test_tensors_with_marks_are_made_as_tensors_are():
+    check(saved_tensors((_with_state(),)))
+    with pytest.raises(ValueError, match="unusual way"):
+        check(saved_tensors((_with_state(make=torch.Size, args=([1],)),)))
+    with pytest.raises(ValueError, match="a class of its own"):
+        check(saved_tensors((_with_state(kind=torch.Size),)))
+    with pytest.raises(ValueError, match="does not make a tensor"):
+        check(saved_tensors((_with_state(make=torch.Tensor),)))
+
+
+def _with_state(make=None, kind=torch.Tensor, args=None, state=None):
+    """Pickled as a tensor that has attributes."""
+    usual = torch.ones(2).__reduce_ex__(2)
+    call = (make or usual[0], kind, usual[1] if args is None else args, state or {})
+    return _Reduced((torch._tensor._rebuild_from_type_v2, call))
+
+
+class _Reduced:
+    """Pickled as the call that it is given."""
+
+    def __init__(self, call):
+        self.call = call
+
+    def __reduce_ex__(self, _protocol):
+        return self.call
+
+
 def test_fake_tensors_in_example_inputs_must_be_plain():
     from torch._export.serde.serialize import serialize_torch_artifact
     from torch._subclasses.fake_tensor import FakeTensorMode

@@ -120,6 +120,43 @@ def test_sizes_of_a_result_in_flight_may_be_asked():
     proved(make(False), make(True))
 
 
+def test_what_is_asserted_of_the_sizes_of_a_result_in_flight():
+    def make(early, dtype=torch.float32):
+        g = Graph()
+        launch = g(c10d.all_reduce.default, g.input("x", 4), "sum", "0")
+        asserted = launch if early else g.wait(launch)
+        g(aten._assert_tensor_metadata.default, asserted, None, None, dtype)
+        return g.program(g.wait(launch) if early else asserted)
+
+    proved(make(True), make(True))
+    proved(make(False), make(True))
+    differs(make(True), make(True, None), "value", "_assert_tensor_metadata")
+
+
+@pytest.mark.parametrize("asked", ["size", "numel", "assertion"])
+@pytest.mark.parametrize("op", [aten.resize_.default, aten.t_.default, aten.squeeze_.default])
+def test_sizes_are_those_of_their_place(op, asked):
+    def make(late):
+        g = Graph()
+        x = g(aten.sin.default, g.input("x", 4, 1))
+        with g.mode:
+            changed = torch.empty(2)
+        out = []
+        for change in (True, False) if late else (False, True):
+            if change:
+                g(op, x, *([[2]] if op is aten.resize_.default else []), val=changed)
+            elif asked == "size":
+                out.append(g(aten.sym_size.int, x, 0, val=2 if late else 4))
+            elif asked == "numel":
+                out.append(g(aten.sym_numel.default, x, val=2 if late else 4))
+            else:
+                g(aten._assert_tensor_metadata.default, x, [4, 1], val=())
+        return g.program(x, *out)
+
+    proved(make(True), make(True))
+    assert verify(make(False), make(True)).status != "proved"
+
+
 def test_a_coalesced_launch_with_another_list():
     def make(names):
         g = Graph()

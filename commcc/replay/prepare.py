@@ -42,7 +42,6 @@ from commcc.graph.ops import (
     op_name,
 )
 from commcc.graph.ops.allowed import refusal
-from commcc.graph.ops.sizes import ASKING
 from commcc.graph.program import all_calls, attribute
 from commcc.replay.calls import Body, CallSettings, Homes, communicates_inside, draws_random, inner_graphs
 from commcc.replay.kernels import stand_in
@@ -229,7 +228,7 @@ def _step(
         waits=is_wait(target),
         random=draws_random(root, node),
         looks=facts(target).looks,
-        asks=op_name(target) in ASKING,
+        asks=not facts(target).reads,
         host_copy=copy if seen.pure else None,
         host_wait=number in index.host_syncs and not copy and waits(index, number),
         meets=communicates_inside(root, node),

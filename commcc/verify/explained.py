@@ -279,7 +279,7 @@ class Explainer(State):
             if path not in EXTENTS:
                 return None
             tensor = arguments.get("self")
-            if not isinstance(tensor, Tensor) or tensor.shape is None:
+            if not isinstance(tensor, Tensor) or tensor.shape is None or self.memory.storages[tensor.root].reshaped:
                 return None
             return product(tensor.shape) if path == "aten.sym_numel.default" else tensor.shape[arguments["dim"]]
         except (Undecidable, IndexError, KeyError, TypeError):

@@ -65,6 +65,7 @@ class Storage:
     version: term of all writes, None before the first. content: its elements now, None when they are not known.
     filling, reading: launches in flight, each with the part of the storage that it fills or reads.
     doubt: why writing here may write elsewhere as well. linked: other storages that may be this one.
+    reshaped: whether an op changed sizes of a tensor in it in place: they depend on when they are asked for.
     """
 
     owner: Tensor
@@ -75,6 +76,7 @@ class Storage:
     reading: list[tuple[Flight, Tensor]] = field(default_factory=list)
     doubt: str = ""
     linked: set[int] = field(default_factory=set)
+    reshaped: bool = False
 
 
 _MAY_COPY = "whether an op copies what is read or written behind it"

@@ -210,6 +210,8 @@ class State:
 
     def arguments(self, node: fx.Node, *, read: bool = True) -> dict[str, Any]:
         """All arguments of a node by name, resolved, and read unless told otherwise."""
+        operands = () if read else tuple(self.env[operand] for operand in node.all_input_nodes)
+        read = read or any(self.memory.storages[tensor.root].reshaped for tensor in all_tensors(operands))
         reader = node if read else None
         bound = bind(node, self.table.op(node.target).signature)
         for name, value in bound.items():
@@ -440,6 +442,7 @@ class State:
                 self.event("mutation", node, text, ("write", flight.key, path_of(node.target)), doubt, flight.node)
             if storage.doubt:
                 self.trace.doubts.setdefault(storage.doubt, node.name)
+            storage.reshaped |= torch.Tag.inplace_view in getattr(node.target, "tags", ())
             version = self.memory.write(tensor, term, place, contents[place] if contents else None)
             self.trace.versions.add(version)
             self.trace.writers.setdefault(version, node.name)

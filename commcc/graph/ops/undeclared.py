@@ -105,6 +105,7 @@ SIZES = frozenset(
     for name in (
         *("sym_size", "sym_numel", "sym_stride", "sym_storage_offset", "size", "numel", "stride", "storage_offset"),
         *("dim", "is_contiguous", "is_same_size", "is_non_overlapping_and_dense", "sym_is_contiguous"),
+        "_assert_tensor_metadata",
     )
 )
 #: Ops that only allocate: what the result holds is undefined until it is written.

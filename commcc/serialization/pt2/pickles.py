@@ -48,8 +48,14 @@ _CALLABLE = frozenset(
         "__builtin__ complex",
         "builtins complex",
         "torch._export.serde.serialize _reconstruct_fake_tensor",
+        "torch._tensor _rebuild_from_type_v2",
+        "__builtin__ set",
     }
 )
+#: What may be named and is never called.
+_NAMED = frozenset({"torch.storage UntypedStorage", "torch Tensor"})
+#: What export and Dynamo write down on a tensor about its sizes; other attributes may change what a tensor does.
+_MARK_ON_TENSOR = re.compile(r"_specialize_on|_dynamo_\w{1,60}")
 
 
 @dataclass(frozen=True)
@@ -157,7 +163,7 @@ class _Machine:
                 if len(self.stack) > _MAX_STACK:
                     raise ValueError("its pickle is too large")
                 end = position or 0
-        except (IndexError, KeyError, TypeError, struct.error) as error:
+        except (IndexError, KeyError, TypeError, RecursionError, struct.error) as error:
             raise ValueError(f"its pickle is damaged ({type(error).__name__})") from None
         # Another reader might go on with what follows.
         if data[end:] != b".":
@@ -175,12 +181,15 @@ class _Machine:
     def find_global(self, argument: Any) -> None:
         module, _, name = argument.partition(" ")
         harmless = module == "torch" and (_DTYPE.fullmatch(name) or _STORAGE.fullmatch(name))
-        if argument not in _CALLABLE and argument != "torch.storage UntypedStorage" and not harmless:
+        if argument not in _CALLABLE and argument not in _NAMED and not harmless:
             raise ValueError(f"it calls {module[:60]}.{name[:60]}")
         self.push(_Global(argument))
 
     def reduce(self, _argument: Any) -> None:
         args, function = self.stack.pop(), self.stack.pop()
+        self.push(self.call(function, args))
+
+    def call(self, function: Any, args: Any) -> _Result:
         if not isinstance(function, _Global) or function.name not in _CALLABLE or not isinstance(args, tuple):
             raise ValueError("it calls something that does not make a tensor")
         # Bytes are pickled as text in latin1; any other codec may be a program.
@@ -188,7 +197,20 @@ class _Machine:
             raise ValueError("it decodes bytes in an unusual way")
         if function.name.endswith("_reconstruct_fake_tensor"):
             _check_fake_tensor(args)
-        self.push(_Result(function.name, args))
+        if function.name.endswith("_rebuild_from_type_v2"):
+            self.check_marked_tensor(args)
+        return _Result(function.name, args)
+
+    def check_marked_tensor(self, args: tuple[Any, ...]) -> None:
+        """A tensor with attributes: made by a call that is checked like any other, of no class of its own."""
+        if len(args) != 4 or args[1] != _Global("torch Tensor") or not isinstance(args[3], dict):
+            raise ValueError("it makes a tensor of a class of its own")
+        for name, value in args[3].items():
+            if not (isinstance(name, str) and _MARK_ON_TENSOR.fullmatch(name) and _is_plain(value)):
+                raise ValueError(f"it sets the attribute {str(name)[:60]!r} of a tensor")
+        made = self.call(args[0], args[2])
+        if not made.function.startswith("torch._utils _rebuild_"):
+            raise ValueError("it makes a tensor in an unusual way")
 
     def build(self, _argument: Any) -> None:
         state, target = self.stack.pop(), self.stack[-1]
@@ -242,6 +264,17 @@ def _check_fake_tensor(args: tuple[Any, ...]) -> None:
         plain = False
     if not plain:
         raise ValueError("it describes a fake tensor with symbolic sizes, which PyTorch evaluates as code")
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value is made of numbers and texts alone."""
+    if isinstance(value, _Result):
+        return value.function == "__builtin__ set" and _is_plain(value.args)
+    if isinstance(value, dict):
+        return _is_plain([*value.keys(), *value.values()])
+    if isinstance(value, (list, tuple)):
+        return all(_is_plain(item) for item in value)
+    return value is None or isinstance(value, (bool, int, float, str))
 
 
 def _constant(value: Any) -> Callable[[_Machine, Any], None]:

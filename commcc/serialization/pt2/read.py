@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 _MAX_SUBGRAPH_DEPTH = 20
 _RESAVE = "load the file with the PyTorch that wrote it and save it again with 2.8 or newer"
 _SINGLE = ("as_tensor", "as_sym_int", "as_sym_float", "as_sym_bool", "as_custom_obj")
+_CONSTANT = ("as_int", "as_float", "as_bool", "as_none", "as_string")
 #: What malformed JSON does to code that reads it.
 _MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError)
 
@@ -113,7 +114,7 @@ class _GraphReader:
             values = []
             for data in self.graph["outputs"]:
                 kind, _ = union(data)
-                if kind not in (*_SINGLE, "as_int", "as_float", "as_bool", "as_none"):
+                if kind not in (*_SINGLE, *_CONSTANT):
                     raise InputError(f"an output is of the unknown kind {kind[:40]!r}")
                 values.append(read_argument(data, self))
             single = self.graph.get("is_single_tensor_return") is True
@@ -152,7 +153,7 @@ class _GraphReader:
             name = check_name(_name_of(kind, value))
             self.fresh(name)
             self.add(Spec(name, "placeholder", name, val=self.values.of(name)))
-        elif kind in ("as_int", "as_float", "as_bool", "as_none", "as_string"):
+        elif kind in _CONSTANT:
             constants = self.state.constants
             # Constants carry no name in the graph, only in the signature.
             known = constants[position] if position < len(constants) else ""
