@@ -92,7 +92,12 @@ class Gathered(nn.Module):
     def whole(self, shard: DTensor) -> Tensor:
         rule = self.rule
         if rule.shards is not None:
-            shard = self._averaged(shard, rule.shards)
+            # Copies average the gradient of the shard, not that of the whole parameter, which DTensor would all-reduce
+            # before it is scattered; from here on there are only the ranks that have the other shards.
+            same = shard.redistribute(placements=rule.placements, backward_dtype=rule.reduce_dtype or rule.param_dtype)
+            placed = tuple(place if isinstance(place, Shard) else Partial("avg") for place in rule.placements)
+            local = same.to_local(grad_placements=placed)
+            shard = DTensor.from_local(local, rule.shards, rule.placements[-1:], run_check=False)
         axes = shard.device_mesh.ndim
         whole = shard.redistribute(
             placements=[Replicate()] * axes, forward_dtype=rule.param_dtype, backward_dtype=rule.reduce_dtype
@@ -109,15 +114,6 @@ class Gathered(nn.Module):
             shape=self.inner.shape,
             stride=self.inner.stride,
         )
-
-    def _averaged(self, shard: DTensor, shards: DeviceMesh) -> DTensor:
-        """The shard on the ranks that have the others; copies average its gradient, not that of the whole parameter,
-        which DTensor would all-reduce before it is scattered.
-        """
-        rule = self.rule
-        same = shard.redistribute(placements=rule.placements, backward_dtype=rule.reduce_dtype or rule.param_dtype)
-        placed = tuple(place if isinstance(place, Shard) else Partial("avg") for place in rule.placements)
-        return DTensor.from_local(same.to_local(grad_placements=placed), shards, rule.placements[-1:], run_check=False)
 
 
 def _again(_ctx: Any, _op: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:

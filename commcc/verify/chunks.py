@@ -70,7 +70,9 @@ def folded(before: Program, after: Program, report: Report, groups: Mapping[str,
         with quiet():
             graph = fold.run(after.graph)
     except Unfaithful as error:
-        strange = next((node for node in clones if _other_trace(names.get(str(_key(node, ORIGINAL))), node)), None)
+        originals = ((names.get(str(_key(clone, ORIGINAL))), clone) for clone in clones)
+        of_another = (c for o, c in originals if o is None or o.op != "call_function" or o.target != c.target)
+        strange = next(of_another, None)
         if strange is None:
             report.differs("value", error.node.name, error.text)
         else:  # names of another trace say nothing of this one
@@ -88,10 +90,6 @@ def folded(before: Program, after: Program, report: Report, groups: Mapping[str,
         else:
             report.note("value", "", f"{text}; its tokens do not depend on each other")
     return replace(after, graph=graph)
-
-
-def _other_trace(original: fx.Node | None, clone: fx.Node) -> bool:
-    return original is None or original.op != "call_function" or original.target != clone.target
 
 
 def _key(node: fx.Node, key: str) -> Any:

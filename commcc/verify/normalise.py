@@ -424,7 +424,10 @@ def _origin(group: ProcessGroup) -> str:
 
 def _check(before: Program, after: Program, group: ProcessGroup) -> tuple[str, str]:
     """The group of BEFORE that a split-off group goes back to, or what is wrong with it."""
-    known = {**{name: ProcessGroup(name, None) for name in _used(before)}, **before.groups}
+    # A program made in memory may have no table of the groups that its collectives name.
+    nodes = (n for n in _nodes(before.graph, before.root) if n.op == "call_function" and collective_of(n.target))
+    used = {name for node in nodes if isinstance(name := argument(node, "group_name"), str)}
+    known = {**{name: ProcessGroup(name, None) for name in used}, **before.groups}
     root = _root(known, after.groups, group)
     if root is None:
         return "", f"is split off '{group.origin}', which BEFORE does not have"
@@ -487,9 +490,3 @@ def _launches(program: Program, name: str) -> Iterator[tuple[str, fx.Node]]:
         fact = collective_of(node.target) if node.op == "call_function" else None
         if fact is not None and argument(node, "group_name") == name:
             yield str(fact.kind), node
-
-
-def _used(program: Program) -> set[str]:
-    """Groups that collectives name; a program made in memory may have no table."""
-    nodes = (n for n in _nodes(program.graph, program.root) if n.op == "call_function" and collective_of(n.target))
-    return {name for node in nodes if isinstance(name := argument(node, "group_name"), str)}

@@ -89,12 +89,10 @@ class Making:
     def by_block(self, form: str) -> dict[Key, tuple[PlannedBucket, ...]]:
         """The buckets of strategy module in a form, by key; none where no blocks are found."""
         if form not in self._blocks:
-            self._blocks[form] = {
-                key: tuple(self._in_form(bucket, form) for bucket in buckets)
-                for key, buckets in self._blocks[COPY].items()
-            }
+            again: dict[Key, list[PlannedBucket]] = {}
+            for key, bucket in ((key, bucket) for key, row in self._blocks[COPY].items() for bucket in row):
+                members = [self.collective[launch] for launch in sorted(bucket.members)]
+                made = in_form(self.index, bucket, coalesced=self.coalesced[form](members))
+                again.setdefault(key, []).append(made)
+            self._blocks[form] = {key: tuple(row) for key, row in again.items()}
         return self._blocks[form]
-
-    def _in_form(self, bucket: PlannedBucket, form: str) -> PlannedBucket:
-        members = [self.collective[launch] for launch in sorted(bucket.members)]
-        return in_form(self.index, bucket, coalesced=self.coalesced[form](members))
