@@ -285,3 +285,58 @@ def test_gzip_is_recognised_by_content(tmp_path):
     file = tmp_path / "plain_name.txt"
     file.write_bytes(gzip.compress(TINY.encode()))
     assert listed(file) == [("GraphModule", "graph", 3)]
+
+
+def as_docker(line):
+    return {"log": line + "\n", "stream": "stderr", "time": "2026-11-21T06:44:03.583Z"}
+
+
+def as_vector(line):
+    return {"host": "a-node-with-a-long-name", "message": line, "source_type": "kubernetes_logs"}
+
+
+def as_google(line):
+    return {"insertId": "x", "jsonPayload": {"message": line, "pod": "p"}, "severity": "INFO"}
+
+
+@pytest.mark.parametrize("written", [as_docker, as_vector, as_google])
+def test_logs_of_collectors(written, tmp_path):
+    text = read_text(DATA / "torch_logs_two_ranks.txt.gz")
+    path = tmp_path / "pod.json"
+    path.write_text("".join(json.dumps(written(line)) + "\n" for line in text.splitlines()))
+    plain = tmp_path / "plain.log"
+    plain.write_text(text)
+    assert listed(path) == listed(plain) != []
+    # What was cut off where the copy of a log ends costs no more than that line.
+    path.write_text(path.read_text() + '{"log": "[rank0')
+    assert listed(path) == listed(plain)
+
+
+def test_a_long_line_goes_on_in_the_next_record(tmp_path):
+    """Docker cuts lines of more than 16 KiB; the last part alone ends the line."""
+    path = tmp_path / "pod.json"
+    parts = [TINY[at : at + 30] for at in range(0, len(TINY), 30)]
+    path.write_text("".join(json.dumps({"log": part}) + "\n" for part in parts))
+    assert listed(path) == [("GraphModule", "graph", 3)]
+
+
+def test_what_is_no_log_of_a_collector_stays(tmp_path):
+    path = tmp_path / "mixed.json"
+    for text in ('{"a": 1}\n' + TINY, '{"log": "x"\n{"log": "y"}\n', '{}\n{"log": 1}\n', "[1]\n"):
+        path.write_text(text)
+        if "class" in text:
+            assert listed(path) == [("GraphModule", "graph", 3)]
+        else:
+            with pytest.raises(InputError, match="no graph found"):
+                list_graphs(path)
+
+
+@pytest.mark.parametrize("indent", ["  ", "    ", " " * 12])
+def test_graphs_that_are_indented(indent, tmp_path):
+    """As in ``print(exported_program)``."""
+    path = tmp_path / "program.txt"
+    inside = "".join(indent + line + "\n" for line in TINY.splitlines())
+    path.write_text(f"ExportedProgram:\n{inside}{indent}\nGraph signature:\n    # inputs\n    a: USER_INPUT\n\n")
+    assert listed(path) == [("GraphModule", "graph", 3)]
+    path.write_text(TINY + path.read_text() + TINY)
+    assert [nodes for _, _, nodes in listed(path)] == [3, 3, 3]

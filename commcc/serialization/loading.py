@@ -23,6 +23,7 @@ from commcc.base.errors import InputError
 from commcc.base.files import GRAPH_FILES
 from commcc.base.text import plural
 from commcc.serialization.logs import torch_logs, traces
+from commcc.serialization.logs.collected import logged_text
 from commcc.serialization.logs.graph_text import GraphEntry, GraphText, Kind, with_names
 from commcc.serialization.propagate import propagate
 from commcc.serialization.sources import decode, is_zip, is_zip_file, read_content
@@ -202,7 +203,7 @@ def _find(file: Path, name: str | None) -> tuple[GraphText, ...]:
     # A .pt2 must be seekable.
     if is_zip(content):
         raise InputError("is a gzip-compressed archive", where=str(file), hint="decompress it with gunzip first")
-    text = decode(content, str(file))
+    text = logged_text(decode(content, str(file)))
     find_graphs = traces.find_in_log if traces.is_trace_log(text) else torch_logs.find_graphs
     graphs = find_graphs(text, str(file))
     if not graphs:

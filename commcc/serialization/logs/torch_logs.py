@@ -6,7 +6,7 @@
 
 becomes the graph ``0_0/aot_forward_graph`` of rank 0. Lines of several ranks and processes may be mixed;
 whatever a launcher puts before a line (``[default3]:``, ``3: ``) keeps them apart too, but for the time and for the
-progress bar of a line that had not ended.
+progress bar of a line that had not ended. A graph may be indented as a whole, as in ``print(exported_program)``.
 
 Limits: a line that another process breaks in the middle breaks the graph, and the parser says where.
 """
@@ -61,13 +61,16 @@ _REPRO = re.compile(r"^def load_args\(reader\):", re.MULTILINE)
 
 @dataclass
 class _Stream:
-    """What was seen on the lines of one process; ``block`` is the graph that is being read. facts: by compilation."""
+    """What was seen on the lines of one process; ``block`` is the graph that is being read, ``indent`` what its lines
+    begin with. facts: by compilation.
+    """
 
     rank: int | None = None
     title: str | None = None
     tag: tuple[str | None, str | None] = (None, None)
     comments: list[Line] = field(default_factory=list)
     block: list[Line] | None = None
+    indent: str = ""
     base: str = ""
     kind: Kind = Kind.GRAPH
     facts: dict[str | None, SymbolFacts] = field(default_factory=dict)
@@ -144,14 +147,18 @@ class _Splitter:
         return (graph for _, graph in sorted(self.started, key=lambda item: item[0]))
 
     def _line(self, stream: _Stream, tag: tuple[str | None, str | None], number: int, line: str) -> None:
+        own = line.removeprefix(stream.indent)
         # Still inside of a graph.
-        if stream.block is not None and tag == stream.tag and line.startswith(_INSIDE):
-            stream.block.append((number, line))
+        if stream.block is not None and tag == stream.tag and own.startswith(_INSIDE):
+            stream.block.append((number, own))
             return
         if not line or line.isspace():
             return
         self._close(stream)
-        header = HEADER.fullmatch(line)
+        text = line.lstrip(" ")
+        # What PyTorch logs is not indented.
+        stream.indent = line[: len(line) - len(text)] if line.startswith("  ") and tag == (None, None) else ""
+        header = HEADER.fullmatch(line.removeprefix(stream.indent))
         if header is not None:
             title = stream.title if stream.tag == tag else None
             compile_id, artifact = tag
