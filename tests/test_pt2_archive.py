@@ -122,7 +122,7 @@ def test_broken_graphs(tmp_path):
     refused(with_graph(nodes=graph["nodes"][::-1]), "used before it is defined", "node 0")
     refused(with_graph(nodes=graph["nodes"][1:]), "used before it is defined")
     refused(with_graph(outputs=[{"as_tensor": {"name": "nobody"}}]), "nobody")
-    refused(with_graph(outputs=[{"as_string": "x"}]), "unknown kind")
+    refused(with_graph(outputs=[{"as_operator": "x"}]), "unknown kind")
     refused(with_graph(inputs=[{"as_graph": 1}]), "unknown kind")
     refused(with_graph(tensor_values={}), "nothing says")
     refused(with_graph(nodes=7), "malformed")
