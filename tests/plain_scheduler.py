@@ -156,6 +156,11 @@ class _Walk:
             if self._crowds(launch):
                 self.crowded.append(entry)
                 continue
+            waits = self.lane_free.get(self.problem.stream[launch], 0) - self.now
+            queue = self.policy.queue_permille
+            if queue >= 0 and waits > self.problem.costs.ns[launch] * queue // 1000:
+                refused.append(entry)
+                continue
             nodes = [n for n in self.problem.preparation.get(launch, ()) if not self.done[n]]
             if self.limits.budget is not None:
                 self.curve.budget = self.limits.budget - self.limits.budget * self.policy.spare_permille // 1000

@@ -25,11 +25,13 @@ from commcc.schedule.scheduler import Policy, fill, schedule
 from commcc.schedule.walk import walk_along
 from commcc.serialization import load
 from commcc.timing.cost import load_model
+from commcc.timing.cost.types import Costs
 from commcc.timing.simulate import Simulator
 from tests import plain_scheduler
 from tests.effort import examples
 from tests.index_maker import IndexMaker, random_order
 from tests.plain_live import LiveCurve
+from tests.random_graphs import GraphBuilder, aten
 from tests.schedule_graphs import check_order, scheduled_graph
 from tests.slow_memory import slow_live_bytes
 from tests.slow_simulator import SlowSimulator
@@ -48,6 +50,7 @@ OWN = st.sampled_from((0, 300, 1000))
 RUNS = st.sampled_from((-1, 0, 1, 2, 4))
 #: What launches ahead of their place leave of the budget, in permille.
 SPARE = st.sampled_from((0, 0, 10, 100, 1000))
+QUEUE = st.sampled_from((-1, 0, 1000, 3000))
 EFFORT = st.integers(1, 14)
 POLICIES = st.builds(
     lambda share, lead: (share, lead), st.sampled_from((500, 900, 1000)), st.sampled_from((1000, 8000))
@@ -307,9 +310,9 @@ def test_compute_between_launch_and_wait(seed, more, flights, prefetch, effort):
 
 
 @MANY
-@given(SEEDS, st.tuples(POLICIES, OWN, RUNS, SPARE), MORE, FLIGHTS, PREFETCH, st.booleans())
+@given(SEEDS, st.tuples(POLICIES, OWN, RUNS, SPARE, QUEUE), MORE, FLIGHTS, PREFETCH, st.booleans())
 def test_kernels_and_plain_python_make_the_same(seed, policy, more, flights, prefetch, other):
-    policy = (*policy[0], *policy[1:3], 2, policy[3])
+    policy = (*policy[0], *policy[1:3], 2, *policy[3:])
     problem = problem_of(seed)
     base = shuffled(problem, seed) if other else list(range(len(problem.index)))
     limits = limits_of(problem, more, flights, prefetch)
@@ -365,6 +368,25 @@ def test_long_runs_are_cut_where_gradients_wait(name):
         runs.append(judge(problem.graph, schedule(problem, range(len(index)), policy, Limits())).longest_run)
     assert runs[0] > 20
     assert runs[1] <= 8
+
+
+@pytest.mark.parametrize(("layers", "gather", "scatter", "reduce"), [(100, 30, 50, 110), (150, 40, 60, 110)])
+def test_gathers_leave_a_stream_to_what_another_one_waits_for(layers, gather, scatter, reduce):
+    """Gradients are scattered on the stream of gathers, then reduced on one that is never to be idle (HSDP)."""
+    build = GraphBuilder()
+    x = build.placeholder("x", (8, 8))
+    gradients = []
+    for shard in [build.placeholder(f"p{layer}", (4, 8)) for layer in range(layers)]:
+        x = build.call(aten.mm.default, x, build.gather(shard, 2, "shards"))
+        gradient = build.call(aten.mm.default, x, x)
+        gradients.append(build.reduce(build.scatter(gradient, 2, "shards"), "copies"))
+    index = build_index(build.program([x, *gradients], {"shards": 2, "copies": 2}))
+    ns = [30 if op == "aten.mm.default" else 0 for op in index.ops]
+    for launch, facts in index.launches.items():
+        ns[launch] = {Kind.ALL_GATHER: gather, Kind.REDUCE_SCATTER: scatter, Kind.ALL_REDUCE: reduce}[facts.kind]
+    costs = Costs("made", "0", (), tuple(ns), (-1,) * len(ns), {}, {}, 1, 1000, {})
+    problem = Problem(index, costs)
+    assert search(problem, Limits(), 50).step_ns * 1000 <= problem.bound * 1010
 
 
 @RELAXED

@@ -5,7 +5,8 @@ The clock is that of the simulator without slow-down. At every step it takes the
 0. a reduce-scatter that is all but ready, with the compute that feeds it, when ``Policy.most_run`` compute
    nodes ran since the last one: gradients leave as they are made instead of piling up;
 1. a launch whose time has come: within ``Policy.lead`` times its own duration (and of those queued
-   behind it) of the point of the base order where it is needed. Preparation of its input goes along;
+   behind it) of the point of the base order where it is needed. Preparation of its input goes along. Where
+   ``Policy.queue`` says so, it does not queue up behind others for longer than so many times its duration;
 2. a node whose latest end has come: ``Policy.target_ns`` minus the longest path behind it. The earliest
    goes first, as in Schrage's schedule of one machine with tails. ``Policy.own`` counts its own time in;
 3. the first node in base order that can run now, results of collectives that have arrived included,
@@ -52,7 +53,9 @@ class Policy:
     rule 0; -1 for no limit. It is an aim: where no reduce-scatter is near, runs are longer. bring: what goes along with
     a launch in rule 1: all that prepares it, or with 1 no more than casts and views. spare_permille: how much of the
     memory budget rule 1 leaves to others. Where a stream is never idle, gathers ahead of their time would take all of
-    it, and compute wait for reductions to free some, while the stream has nothing to do.
+    it, and compute wait for reductions to free some, while the stream has nothing to do. queue_permille: how much of
+    its own duration a launch of rule 1 may have to wait on its stream, -1 for any: where many gathers wait there, what
+    becomes ready in the meantime has to wait for all, as a reduce-scatter whose result another stream reduces.
     """
 
     target_ns: int
@@ -61,6 +64,7 @@ class Policy:
     most_run: int = -1
     bring: int = 2
     spare_permille: int = 0
+    queue_permille: int = -1
 
 
 def schedule(
@@ -74,6 +78,7 @@ def schedule(
     clock = walk.clock[0]
     clock.target, clock.lead_permille, clock.own_permille = policy.target_ns, policy.lead_permille, policy.own_permille
     clock.most_run, clock.bring = policy.most_run, policy.bring
+    clock.queue_permille = policy.queue_permille
     clock.spare = max(0, int(clock.budget)) * policy.spare_permille // 1000
     if until is not None:
         clock.until = until
@@ -146,12 +151,23 @@ def _launch_due(graph: Graph, walk: Walk) -> None:
             places[clock.crowded].crowded = launch
             clock.crowded += 1
             continue
+        if _queues(graph, walk, launch):
+            refuse(walk.heaps, key, place)
+            continue
         clock.budget -= clock.spare
         taken = _run_together(graph, walk, launch, graph.rows[launch].prepares, graph.rows[launch + 1].prepares)
         clock.budget += clock.spare
         if not taken:
             refuse(walk.heaps, key, place)
     put_back(walk.heaps, DUE)
+
+
+@compiled
+def _queues(graph: Graph, walk: Walk, launch: int) -> bool:
+    """Whether a launch would have to wait for long on its stream."""
+    clock, facts = walk.clock[0], graph.nodes[launch]
+    waits = walk.stream_free[facts.stream] - clock.now
+    return bool(clock.queue_permille >= 0 and waits > facts.transfer * clock.queue_permille // 1000)
 
 
 @compiled

@@ -9,9 +9,9 @@ more effort is never worse. They come in rounds. In a round, in turn
 * from the best order of the round, the setting that did best of those not yet used on it. An order that is
   better becomes the next base.
 
-In one setting launches ahead of their place leave a little of the memory budget to compute. Where copies could go along
-with launches, as what puts the members of a bucket together, one leaves them where they are: what is launched early
-takes memory.
+In one setting launches ahead of their place leave a little of the memory budget to compute, in another one their
+streams to what becomes ready later. Where copies could go along with launches, as what puts the members of a bucket
+together, one leaves them where they are: what is launched early takes memory.
 
 Schedules are made of units (:mod:`commcc.schedule.folding`), which stand for one or more nodes. One that is sure to
 become longer than the best of its round is given up.
@@ -28,7 +28,7 @@ reduce-scatters wins, then what is left of the step, then the lower peak, then t
 step longer than the graph's own is taken unless it saves memory above the budget. The search ends before its
 effort is used up where an order within the budget is at most 0.1 % above the lower bound and has no
 long run; a round ends where six schedules in a row made it no better, twelve where the best step is more than 1 % above
-the bound at the edge of the budget. Where the best order has a long run, it is made
+the bound. Where the best order has a long run, it is made
 once more with launches closer to their waits: gathers that go far ahead take the turn of reduce-scatters. Runs of
 compute that are left then are cut where that does not make the step longer (:mod:`commcc.schedule.runs`), and compute
 moves from the longest runs to others (:mod:`commcc.schedule.evened`).
@@ -62,7 +62,8 @@ if TYPE_CHECKING:
 
 #: Target in permille of the lower bound, 0 for the best step so far; lead in permille of a launch's duration; how much
 #: of its own time makes a node urgent, in permille; the longest run of compute aimed at, -1 for any. Then, where it is
-#: not the usual, what goes along with launches, and how much memory they leave to others (:class:`Policy`).
+#: not the usual, what goes along with launches, how much memory they leave to others, and how long they may have to
+#: wait on their streams (:class:`Policy`).
 Setting = tuple[int, ...]
 #: What a schedule begins from, and the setting.
 Start = tuple[int, Setting]
@@ -87,7 +88,7 @@ _EXPLORED: tuple[Start, ...] = (
     (_LINE, (700, 16000, 0, -1)),
     # The last moment for gathers: a stream that they fill keeps others waiting for what it would reduce next.
     *((_LINE, (700, 4000, 1000, 2)), (_OWN, (0, 16000, 0, 2)), (_LINE, (700, 1000, 0, 4))),
-    (_OWN, (1000, 8000, 0, 2)),
+    *((_OWN, (1000, 4000, 0, 2, 2, 0, 1000)), (_OWN, (1000, 8000, 0, 2))),
     *((_OWN, (500, 16000, 1000, -1)), (_LINE, (0, 1500, 0, 2)), (_LINE, (1000, 8000, 1000, 2))),
     *((_OWN, (900, 4000, 0, 4)), (_OWN, (900, 8000, 1000, -1)), (_LINE, (700, 2000, 0, 4))),
     *((_LATE, (500, 1000, 0, 4)), (_OWN, (700, 8000, 0, 4)), (_OWN, (700, 4000, 1000, 2))),
@@ -109,7 +110,7 @@ _FAR, _FARTHER = 5, 10
 _TIGHTER, _EDGE = (990, 995, 980), 980
 #: So many schedules begin from the graph's own order before the best one is improved for the first time.
 _FIRST = 2
-#: So many schedules in a row without a gain end a round, and twice as many far from the lower bound with little memory.
+#: So many schedules in a row without a gain end a round, and twice as many far from the lower bound.
 _PATIENCE = 6
 #: On graphs smaller than this the same number of nodes is looked at, not of schedules.
 _PATIENT_NODES = 3000
@@ -306,7 +307,7 @@ class _Search:
         unused: list[Setting] = []
         best, best_rank = start, start.rank(problem, start, limits)
         while not self._over() and (fresh or unused):
-            if idle >= patience * (2 if self.far(_FARTHER) and self.at_the_edge() else 1):
+            if idle >= patience * (2 if self.far(_FARTHER) else 1):
                 break
             tried = self.tried - first
             explore = bool(fresh) and (tried < _FIRST or tried % 2 == 0 or not unused)

@@ -44,7 +44,7 @@ BUFFER = ("first", "end", "born", *SIZES)
 CLOCK = (
     *("front", "now", "flying", "computed", "placed", "crowded", "run", "left"),
     *("most_run", "target", "lead_permille", "own_permille", "bring", "budget", "spare", "in_flight", "prefetch"),
-    "until",
+    *("queue_permille", "until"),
 )
 
 #: Heaps: launches by (due, position), all that can run by latest end, waits by arrival,
@@ -79,7 +79,7 @@ def walk_along(graph: Graph, base: Ints, bounds: Bounds) -> Walk:
     places, clock = records(count + 1, PLACE), records(1, CLOCK)
     places.node[:count] = base
     clock.budget, clock.in_flight, clock.prefetch = bounds
-    clock.until = -1
+    clock.until = clock.queue_permille = -1
     return Walk(
         base=base,
         nodes=records(count, NODE),
