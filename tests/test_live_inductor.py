@@ -190,7 +190,7 @@ def test_fusions_move_no_wait(kept, monkeypatch):
     orders = []
     monkeypatch.setattr(GraphPass, "ordered", lambda _pass, _made, order: orders.append(order))
     if not kept:
-        monkeypatch.setattr("commcc.live.backends.landmark_options", dict)
+        monkeypatch.setattr("commcc.replay.compiled.inductor.landmark_options", dict)
     torch._dynamo.reset()
     with fake_world(Layout((("dp", 2),))) as world, inductor_config.patch(fx_graph_cache=False):
         group = world.meshes[""].get_group().group_name

@@ -456,3 +456,19 @@ def test_a_launch_that_fills_one_buffer_twice():
     proved(reduced(False), reduced(False))
     assert verify(reduced(False), reduced(True)).status != "proved"
     assert verify(reduced(True), reduced(False)).status != "proved"
+
+
+@pytest.mark.parametrize("times", [50, 20_000])
+def test_an_op_with_very_many_operands_in_one_memory(times):
+    """Of some hundred million pairs not all are looked at; what is not told apart is not proved."""
+
+    def make(cloned):
+        g = Graph()
+        x = g.input("x", 4)
+        last = g(aten.clone.default, x) if cloned else x
+        g(torch.ops.aten._foreach_add_.Scalar, [x] * (times - 1) + [last], 1, val=())
+        return g.program(g(aten.sin.default, x))
+
+    proved(make(False), make(False))
+    undecided(make(False), make(True))
+    undecided(make(True), make(False))

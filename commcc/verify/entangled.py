@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from commcc.verify.memory import Memory
     from commcc.verify.terms import Tensor, Terms
 
+#: Pairs of operands of one op: so many that share memory are told apart, and so many are looked at.
+_MOST, _MOST_LOOKED_AT = 5_000, 500_000
 WHY = "what an op gives whose operands share memory that it writes"
 
 
@@ -40,7 +42,9 @@ def entangled(
     # PyTorch sees to it that what works element by element reads each one before it writes it, and no other one.
     in_step = len(written) == 1 and torch.Tag.pointwise in getattr(node.target, "tags", ())
     pairs: list[tuple[Any, ...]] = []
-    for i, j in _together(memory, operands):
+    for looked_at, (i, j) in enumerate(_together(memory, operands)):
+        if looked_at > _MOST_LOOKED_AT or len(pairs) > _MOST:
+            return (("memory", ("value", table.foreign(node))),)  # what it computes is left open
         one, other = operands[i], operands[j]
         if targets.isdisjoint((id(one), id(other))):
             continue
@@ -56,15 +60,20 @@ def entangled(
     return (("memory", ("list", (("str", str(pairs)), *same))),)
 
 
-def shared_results(memory: Memory, inputs: list[Tensor], results: list[Tensor]) -> str:
-    """Which results of a launch lie over each other, or over what another one is made of; empty where none does."""
+def shared_results(
+    node: fx.Node, memory: Memory, table: Terms, inputs: list[Tensor], results: list[Tensor]
+) -> tuple[tuple[str, Any], ...]:
+    """An argument that says which results of a launch lie over each other, or over what another one is made of; empty
+    where none does.
+    """
     count, operands = len(results), [*results, *inputs]
-    pairs = [
-        (i, j)
-        for i, j in (_together(memory, operands) if count > 1 else ())
-        if i < count and j not in (i, i + count) and memory.apart(operands[i], operands[j]) is not None
-    ]
-    return str(pairs) if pairs else ""
+    pairs: list[tuple[int, int]] = []
+    for looked_at, (i, j) in enumerate(_together(memory, operands) if count > 1 else ()):
+        if looked_at > _MOST_LOOKED_AT or len(pairs) > _MOST:
+            return (("memory", ("value", table.foreign(node))),)
+        if i < count and j not in (i, i + count) and memory.apart(operands[i], operands[j]) is not None:
+            pairs.append((i, j))
+    return (("memory", ("str", str(pairs))),) if pairs else ()
 
 
 def _together(memory: Memory, operands: list[Tensor]) -> Iterator[tuple[int, int]]:

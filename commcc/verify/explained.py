@@ -59,8 +59,8 @@ def launch(state: State, node: fx.Node, fact: CollectiveOp, groups: Mapping[str,
     inputs = tensors_in(arguments.get(fact.tensor))
     outs = tensors_in(arguments.get(fact.out)) if fact.out is not None else []
     keys = tuple((name, key_of(table, value)) for name, value in arguments.items())
-    shared = shared_results(state.memory, inputs, outs)
-    keys = (*keys, ("memory", ("str", shared))) if shared else keys
+    shared = shared_results(node, state.memory, table, inputs, outs)
+    keys = (*keys, *shared)
     term = table.intern(("op", path_of(node.target), keys))
     outputs, why = ([], WHY) if shared else _described(state, fact, inputs, outs, arguments)
     alone = bool(outputs) and _is_alone(table, fact, arguments)

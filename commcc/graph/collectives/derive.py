@@ -128,11 +128,13 @@ def _leads_on(pieces: Pieces, user: int, value: int) -> bool:
 
 
 def fed_by_scatter(index: GraphIndex, launch: int) -> bool:
-    """Whether one-input ops, and the concatenation of a bucket, lead from a reduce-scatter to this reduction."""
+    """Whether one-input ops, and the concatenation of a bucket, lead from a reduce-scatter to this reduction, which may
+    launch several tensors in one call.
+    """
     stack, seen = [launch], {launch}
     while stack:
         node = stack.pop()
-        if len(operands(index, node)) != 1 and index.ops[node] not in GATHERING:
+        if node != launch and len(operands(index, node)) != 1 and index.ops[node] not in GATHERING:
             continue
         fresh = [p for p in index.data_preds[node] if p not in seen]
         if any(p in index.launches and index.launches[p].kind is Kind.REDUCE_SCATTER for p in fresh):
