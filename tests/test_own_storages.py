@@ -12,10 +12,10 @@ from commcc.live.backends import inductor_pass
 from commcc.replay.bench.graph_set import BenchSettings, make_set
 from commcc.replay.compiled import inductor
 from commcc.replay.compiled.calls import Recorder
-from commcc.replay.compiled.inductor import CACHE_VARIABLE, Compiled
+from commcc.replay.compiled.inductor import CACHE_VARIABLE
 from commcc.replay.compiled.own_storages import keep_apart, storage_options
-from commcc.replay.ranks.worker import stand_in_groups
 from commcc.replay.values import storage
+from tests.compiled_alone import compiled_alone
 from tests.verify_graphs import Graph
 
 aten, c10d = torch.ops.aten, torch.ops._c10d_functional
@@ -115,21 +115,15 @@ def test_compiled_code_reduces_each_where_no_other_is_in_flight(kept, tmp_path, 
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
     if not kept:
         monkeypatch.setattr(inductor, "storage_options", dict)
-    graphs = make_set([slices()], BenchSettings(ranks=2))
-    stand_in_groups(graphs.layout)
-    try:
-        inputs = {"x": torch.ones(8, 8), "w": torch.eye(8)}
-        compiled = Compiled(graphs.prepared[0], inputs)
-        homes = []
+    inputs = {"x": torch.ones(8, 8), "w": torch.eye(8)}
+    homes = []
 
-        def carry(op, tensor, *_):
-            if op is c10d.all_reduce_.default:
-                homes.append(storage(tensor))
-            return tensor
+    def carry(op, tensor, *_):
+        if op is c10d.all_reduce_.default:
+            homes.append(storage(tensor))
+        return tensor
 
-        with Recorder(carry, lambda *_: None):
-            results = compiled(inputs)
-        assert len(homes) == 4 and len(set(homes)) == (4 if kept else 1)
-        assert all(torch.equal(result, torch.ones(2, 8)) for result in results)
-    finally:
-        torch.distributed.destroy_process_group()
+    with compiled_alone(slices(), inputs) as (_, compiled), Recorder(carry, lambda *_: None):
+        results = compiled(inputs)
+    assert len(homes) == 4 and len(set(homes)) == (4 if kept else 1)
+    assert all(torch.equal(result, torch.ones(2, 8)) for result in results)

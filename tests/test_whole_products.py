@@ -6,12 +6,11 @@ import pytest
 import torch
 
 from commcc.graph.program import ProcessGroup
-from commcc.replay.bench.graph_set import BenchSettings, make_set
 from commcc.replay.compiled import inductor
 from commcc.replay.compiled.calls import Recorder, match
-from commcc.replay.compiled.inductor import CACHE_VARIABLE, Compiled
+from commcc.replay.compiled.inductor import CACHE_VARIABLE
 from commcc.replay.compiled.whole_products import keep_whole, product_options
-from commcc.replay.ranks.worker import stand_in_groups
+from tests.compiled_alone import compiled_alone
 from tests.verify_graphs import Graph
 
 aten, c10d = torch.ops.aten, torch.ops._c10d_functional
@@ -64,14 +63,9 @@ def test_compiled_code_multiplies_where_the_graph_does(kept, tmp_path, monkeypat
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
     if not kept:
         monkeypatch.setattr(inductor, "product_options", dict)
-    graphs = make_set([shared_expert()], BenchSettings(ranks=2))
-    stand_in_groups(graphs.layout)
-    try:
-        compiled = Compiled(graphs.prepared[0], {name: torch.ones(8, 8) for name in "xyw"})
+    with compiled_alone(shared_expert(), {name: torch.ones(8, 8) for name in "xyw"}) as (prepared, compiled):
         with Recorder(lambda _op, tensor, *_: tensor, lambda *_: None) as seen:
             (result,) = compiled({name: torch.ones(8, 8) for name in "xyw"})
         assert torch.equal(result, torch.full((8, 8), 9.0))
-        order = match(graphs.prepared[0], seen.calls).kept
+        order = match(prepared, seen.calls).kept
         assert order.whole == 1 and bool(order.moved) is not kept
-    finally:
-        torch.distributed.destroy_process_group()

@@ -89,10 +89,9 @@ class Making:
     def by_block(self, form: str) -> dict[Key, tuple[PlannedBucket, ...]]:
         """The buckets of strategy module in a form, by key; none where no blocks are found."""
         if form not in self._blocks:
-            again: dict[Key, list[PlannedBucket]] = {}
-            for key, bucket in ((key, bucket) for key, row in self._blocks[COPY].items() for bucket in row):
-                members = [self.collective[launch] for launch in sorted(bucket.members)]
-                made = in_form(self.index, bucket, coalesced=self.coalesced[form](members))
-                again.setdefault(key, []).append(made)
-            self._blocks[form] = {key: tuple(row) for key, row in again.items()}
+            coalesced, of = self.coalesced[form], self.collective
+            self._blocks[form] = {
+                key: tuple(in_form(self.index, b, coalesced=coalesced([of[n] for n in sorted(b.members)])) for b in row)
+                for key, row in self._blocks[COPY].items()
+            }
         return self._blocks[form]
