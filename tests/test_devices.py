@@ -142,7 +142,7 @@ MISTAKES = [
     ("name: h100-sxm", "name: ''", "name: ''", "'name' must be a text, not the text ''"),
     ("  memory.gib:", "  memory.gigs:", "  memory.gigs:", "a source for 'memory.gigs', which is not in the file"),
     ("float32_matmul: float32", "float32_matmul: tf32", "float32_matmul: tf32", "'tf32' is not known"),
-    (" tfloat32: 494.7,", "", "", ""),
+    (" tfloat32: 494.7,", "", "float32_convolution: tfloat32", "'float32_convolution' is tfloat32, which has no peak"),
     ("base_us: 6.6", "bas_us: 6.6", "- {name: LL, bas_us", "unknown key 'bas_us' (did you mean 'base_us'?)"),
     ("share_inter: 0.10", "share_inter: 10", "- {name: LL, base_us: 6.6", "'share_inter' must be at most 1, not 10"),
     ("share_intra: 0.38", "share_intra: 0", "- {name: LL, base_us: 6.6", "'share_intra' must be more than 0, not 0"),
@@ -157,10 +157,6 @@ MISTAKES = [
 def test_a_mistake_gives_line_and_reason(tmp_path: Path, find: str, put: str, at: str, reason: str):
     assert find in H100
     text = H100.replace(find, put, 1)
-    if not reason:
-        (tmp_path / "mine.yaml").write_text(text)
-        assert "tfloat32" not in load_device(str(tmp_path / "mine.yaml")).compute.peak_tflops
-        return
     message = refused(tmp_path, text)
     assert reason in message
     assert message.startswith(f":{line_of(text, at)}: ")
@@ -182,6 +178,11 @@ def test_protocols_of_nccl():
                 assert (less.intra_us, less.inter_us) < (more.intra_us, more.inter_us)
                 assert less.share_intra < more.share_intra
                 assert less.share_inter < more.share_inter
+
+
+def test_a_peak_may_be_left_out(tmp_path: Path):
+    (tmp_path / "mine.yaml").write_text(H100.replace("float64: 67, ", ""))
+    assert "float64" not in load_device(str(tmp_path / "mine.yaml")).compute.peak_tflops
 
 
 def test_tfloat32_needs_a_peak(tmp_path: Path):

@@ -15,6 +15,7 @@ from commcc.capture import from_exported_program, from_graph_module
 from commcc.graph.ops.functions import transform_functions
 from commcc.replay.codegen import GeneratedCode
 from commcc.replay.compiled.inductor import Compiled
+from commcc.replay.kernels import converted
 from commcc.replay.layout import Layout, make_layout
 from commcc.replay.numeric import Settings, verify_numeric
 from commcc.replay.prepare import prepare
@@ -298,3 +299,24 @@ def test_sub_graphs_go_through_inductor(form):
     with torch.no_grad():
         found = Compiled(prepared, inputs)(inputs)
         torch.testing.assert_close(found, leaves(GeneratedCode(prepared)(inputs)))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.int64, torch.bool, torch.complex64])
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.arange(24.0).view(4, 6),
+        torch.arange(24.0).view(4, 6).t(),
+        torch.arange(48.0).view(4, 12)[:, ::2],
+        torch.arange(6.0).expand(4, 6),
+        torch.arange(24.0).view(1, 2, 3, 4).contiguous(memory_format=torch.channels_last),
+        torch.tensor(2.5),
+        torch.empty(0, 3),
+    ],
+    ids=["plain", "transposed", "strided", "expanded", "channels_last", "number", "empty"],
+)
+def test_a_cast_is_that_of_the_op_in_python(tensor, dtype):
+    ours, theirs = converted(tensor, dtype), torch.ops.prims.convert_element_type.default(tensor, dtype)
+    assert (ours.dtype, ours.stride()) == (theirs.dtype, theirs.stride())
+    assert torch.equal(ours, theirs)
+    assert ours.numel() == 0 or ours.data_ptr() != tensor.data_ptr()

@@ -305,3 +305,27 @@ def test_a_graph_without_shapes_is_told_how_to_print_them(tmp_path):
     with pytest.raises(InputError, match="the graph does not say its shape") as caught:
         verify_numeric(program, program, Settings(ranks=1))
     assert "gm.print_readable(" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "size", "stride", "padding", "dilation", "windows"),
+    [
+        ((3, 3), (8, 8), (2, 2), (1, 1), (1, 1), (4, 4)),  # the stem of a residual network
+        ((2, 2), (7, 6), (2, 2), (1, 1), (1, 1), (4, 4)),
+        ((3, 5), (9, 9), (1, 2), (0, 2), (2, 1), (5, 5)),
+        ((2,), (6,), (2,), (0,), (1,), (3,)),
+    ],
+)
+def test_places_in_windows_of_a_pooling_are_within_what_was_pooled(kernel, size, stride, padding, dilation, windows):
+    """As Inductor saves them for the backward; at the border most places of a window are padding."""
+    import torch._inductor.inductor_prims  # it registers the op
+
+    g = Graph()
+    places = g.input("places", 1, 2, *windows, dtype=torch.int8)
+    op = torch.ops.prims._low_memory_max_pool_offsets_to_indices.default
+    flat = g(aten.view.default, g(op, places, kernel, size, stride, padding, dilation), [2, -1])
+    zeros = g(aten.full.default, [2, torch.Size(size).numel()], 0.0)
+    gradient = g.input("gradient", 2, torch.Size(windows).numel())
+    given, ran = run(g.program(g(aten.scatter_add.default, zeros, 1, flat, gradient)))
+    torch.testing.assert_close(ran[0].outputs[0].sum(), given[0]["gradient"].sum())
+    assert given[0]["places"].unique().numel() > 1 or not any(padding)

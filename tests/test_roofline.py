@@ -6,13 +6,26 @@ from dataclasses import replace
 from math import prod
 
 import pytest
+import torch
 
 from commcc.graph.index import Tensor
+from commcc.graph.ops.flops import is_unmasked
 from commcc.timing.cost.devices import load_device
 from commcc.timing.cost.roofline import family, operation_price
 from commcc.timing.cost.types import Operation, Price
 
 H100 = load_device("h100")
+ATEN = torch.ops.aten
+#: Ops with what follows query, key and value, and whether they say that nothing is masked.
+ATTENTION = [
+    (ATEN._scaled_dot_product_flash_attention.default, (), True),
+    (ATEN._scaled_dot_product_flash_attention.default, (0.0, True), False),
+    (ATEN._scaled_dot_product_cudnn_attention.default, (None, True, 0.1, False), True),
+    (ATEN._scaled_dot_product_cudnn_attention.default, (None, True, 0.1, True), False),
+    (ATEN._efficient_attention_forward.default, (None, None, None, None, None, 0.0, 0), True),
+    (ATEN._efficient_attention_forward.default, (None, None, None, None, None, 0.0, 1), False),
+    (torch.ops.higher_order.flex_attention, (), False),
+]
 SIZES = {"bfloat16": 2, "float32": 4, "float64": 8, "int64": 8, "float8_e4m3fn": 1, "complex64": 8}
 
 
@@ -76,6 +89,18 @@ def test_attention():
     assert operation_price(H100, op) == Price(798_780, "compute", 2000)
     everything = replace(H100, compute=replace(H100.compute, attention_share=1.0))
     assert operation_price(everything, op).ns == 1_592_559
+    assert operation_price(H100, replace(op, unmasked=True)).ns == 1_592_559
+
+
+@pytest.mark.parametrize(("op", "masks", "unmasked"), ATTENTION)
+def test_attention_that_says_that_it_has_no_mask(op, masks, unmasked):
+    graph = torch.fx.Graph()
+    held = [graph.placeholder(name) for name in "qkv"]
+    for node in held:
+        node.meta["val"] = torch.empty(2, 4, 128, 64, device="meta")
+    called = graph.call_function(op, (*held, *masks))
+    called.meta["val"] = torch.empty(2, 4, 128, 64, device="meta")
+    assert is_unmasked(called) is unmasked
 
 
 def test_no_formula():
@@ -92,6 +117,15 @@ def test_float32_matmuls_use_tf32_only_where_the_file_says_so():
     fast = replace(H100, compute=replace(H100.compute, float32_matmul="tfloat32"))
     assert operation_price(fast, mm(4096, 4096, 4096, "float32")).ns == 352_279
     assert operation_price(fast, mm(4096, 4096, 4096, "float32")).note is None
+
+
+def test_float32_convolutions_use_tf32_unless_the_file_says_nothing():
+    x = tensor(64, 256, 14, 14, dtype="float32")
+    op = Operation("aten.convolution_backward", (x, x, x), (x, x), 29_595_009_024, True, 1, 1)
+    # / (0.30 * 494.7e12), and 5 us
+    assert operation_price(H100, op).ns == 204_414
+    plain = replace(H100, compute=replace(H100.compute, float32_convolution="float32"))
+    assert operation_price(plain, op).ns == 1_477_389
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ from commcc.base.text import listed
 from commcc.graph.ops import argument, argument_names, collective_of, is_random, is_wait, op_name
 from commcc.graph.ops.guards import guarded
 from commcc.graph.program import attribute
-from commcc.replay.kernels import stand_in
+from commcc.replay.kernels import converted, stand_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -86,6 +86,8 @@ class CallSettings:
         call = stand_in(target, wide=self.wide) if on_cpu else None
         if call is not None:
             return call
+        if target is torch.ops.prims.convert_element_type.default:
+            return converted
         if isinstance(target, HigherOrderOperator):
             return self._higher_order(target)
         call = guarded(target)

@@ -15,6 +15,7 @@ Limits: indices that the graph works out from data are the graph's own; ops of o
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -50,7 +51,8 @@ class InputConstraints:
     low, high: integers from ``low`` to below ``high``; ``high`` is None when nothing indexes with them.
     once: none may come twice along ``once_dim``, or at all where that is None.
     ends: ends of groups, in order, the last one this. counts: not negative, with this sum.
-    exactly: every element is this number. state: the state of a random-number generator.
+    exactly: every element is this number. places: of each of the last dimensions one number for each index along it,
+    which an element has the sum of. state: the state of a random-number generator.
     positive: above zero. log_sums: attention's log-sum-exp over rows of this length. why: whose bound counts.
     """
 
@@ -61,6 +63,7 @@ class InputConstraints:
     ends: int | None = None
     counts: int | None = None
     exactly: int | None = None
+    places: tuple[tuple[int, ...], ...] = ()
     state: bool = False
     positive: bool = False
     log_sums: int | None = None
@@ -206,9 +209,10 @@ class _Search:
             rows = along[0] if along else None
             self.asked = replace(asked, counts=rows, why=why) if at.summed else replace(asked, ends=rows, why=why)
         elif name == "aten.repeat_interleave" and argument(user, "repeats") is at.node:
-            total = argument(user, "output_size")
-            total = self._size(total.meta.get("val") if hasattr(total, "meta") else total)
+            total = self._number(argument(user, "output_size"))
             self.asked = replace(asked, counts=total, why=why)
+        elif name == "prims._low_memory_max_pool_offsets_to_indices" and argument(user, "self") is at.node:
+            self.asked = replace(asked, places=self._places(user), why=why)
         elif name in RANDOM_WRAPPERS and at.node in (*user.args[:1], user.kwargs.get("rng_state")):
             self.asked = replace(asked, state=True, why=why)
         elif name in NUMBERS and not at.summed:
@@ -223,6 +227,19 @@ class _Search:
                 self.asked = replace(asked, once=True, once_dim=dim if index is self._input else None)
         elif name in ONCE_OR_ADDED and not argument(user, "accumulate", False) and at.node in argument(user, "indices"):
             self.asked = replace(asked, once=True, once_dim=None)
+
+    def _places(self, user: fx.Node) -> tuple[tuple[int, ...], ...]:
+        """The first place in each window of a pooling that is within the pooled tensor, of each dimension."""
+        lists = ("kernel_size", "stride", "padding", "dilation")
+        kernel, *geometry = ([self._number(number) or 0 for number in argument(user, name)] for name in lists)
+        result = []
+        for dim, (stride, padding, dilation) in enumerate(
+            zip(*geometry, strict=True), len(user.meta["val"].shape) - len(kernel)
+        ):
+            windows = self._of_dim(user, dim) or 0
+            result.append(tuple(-(-max(0, padding - window * stride) // dilation) for window in range(windows)))
+        weights = [math.prod(kernel[dim + 1 :]) for dim in range(len(kernel))]
+        return tuple(tuple(place * weight for place in places) for places, weight in zip(result, weights, strict=True))
 
     def _ask_floats(self, user: fx.Node, name: str, node: fx.Node, why: str) -> None:
         power = argument(user, "exponent") if name == "aten.pow" and argument(user, "self") is node else 1
@@ -262,6 +279,10 @@ class _Search:
         if name == "aten.embedding_dense_backward":
             return self._size(argument(user, "num_weights")) if argument(user, "indices") is node else None
         return self._size(argument(user, "num_classes")) if name == "aten.one_hot" else None
+
+    def _number(self, value: Any) -> int | None:
+        """An operand that is a size, or the node of one."""
+        return self._size(value.meta.get("val") if hasattr(value, "meta") else value)
 
     def _of_dim(self, table: Any, dim: Any) -> int | None:
         extents = self._extents(table)

@@ -216,6 +216,8 @@ def integers(shape: list[int], asked: InputConstraints, generator: torch.Generat
     """Integers that obey ``asked``; 0 and 1 where nothing indexes with them."""
     if asked.exactly is not None:
         return torch.full(shape, asked.exactly)
+    if asked.places and [len(along) for along in asked.places] == shape[-len(asked.places) :]:
+        return torch.stack(torch.meshgrid(*map(torch.tensor, asked.places), indexing="ij")).sum(0).expand(shape)
     total = asked.ends if asked.ends is not None else asked.counts
     if total is not None and shape:
         last = torch.full([*shape[:-1], 1], total)

@@ -1,4 +1,4 @@
-"""What runs in place of ops that have no kernel on the CPU, or none in float64.
+"""What runs in place of ops that have no kernel on the CPU, none in float64, or a slow one in Python.
 
     aten._scaled_dot_product_flash_attention(q, k, v)     ->   matmul, mask, softmax, matmul
     aten._grouped_mm(rows, weights, ends)                 ->   one matmul for each group
@@ -44,6 +44,11 @@ def stand_in(target: Any, *, wide: bool) -> Callable[..., Any] | None:
     if name == "aten._grouped_mm" and wide:
         return lambda *args, **kwargs: grouped_product(_bound(target, args, kwargs))
     return None
+
+
+def converted(a: Tensor, dtype: torch.dtype) -> Tensor:
+    """``prims.convert_element_type``, which runs in Python and takes a host ten times as long as its two ops do."""
+    return torch.empty_like(a, dtype=dtype).copy_(a)
 
 
 def _bound(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

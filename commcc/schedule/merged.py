@@ -271,6 +271,7 @@ class _Merge:
             resizes={here[n]: size for n, size in index.estimates.resizes.items()},
             work=work,
             flops={here[n]: flops for n, flops in index.estimates.flops.items()},
+            unmasked=frozenset(here[n] for n in index.estimates.unmasked),
         )
         return replace(
             index,

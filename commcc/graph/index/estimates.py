@@ -21,7 +21,7 @@ from commcc.graph.index.graph import Estimates
 from commcc.graph.index.storage import assign_storages
 from commcc.graph.index.tensors import TensorTable
 from commcc.graph.ops.described import evaluated
-from commcc.graph.ops.flops import formulas, own_formula
+from commcc.graph.ops.flops import formulas, is_unmasked, own_formula
 from commcc.graph.ops.kernels import FUSING_COPIES, RESIZE, Work, may_copy, resized_to, work_of
 
 if TYPE_CHECKING:
@@ -77,6 +77,7 @@ def estimate(
         resizes={i: max(0, size) for i, size in resizes.items() if isinstance(size, int)},
         work=kinds,
         flops={i: count for i, count in counts.items() if count is not None},
+        unmasked=frozenset(i for i in counts if is_unmasked(nodes[i])),
         hints=tuple(sorted(hints.used.values(), key=lambda hint: (len(hint.symbol), hint.symbol))),
         unknown=frozenset(i for i in vague if _is_unknown(nodes[i], (tensors[i], *parts.get(i, ())))),
     )

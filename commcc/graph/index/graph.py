@@ -88,11 +88,11 @@ class Estimates:
     parts: facts of the elements of tuple results, by node. buffers: as the index's storages, but a
     reshape that has to copy has one of its own. buffer_bytes: device bytes of each buffer, 0 for host
     memory of a graph that runs on a device. resizes: new size in bytes that a node gives to the buffer it writes.
-    work: how each node runs. flops: of compute nodes whose formula and sizes are known. hints: the
-    numbers that stand for sizes known only at run time. unknown: nodes with a result of which a size has no number, or
-    that have no value at all, so that they count no bytes. arrivals: for inputs in flight at the start the ns at which
-    their collective has ended, where that is later. freed: inputs that end with their last use. resident_bytes: what
-    the rest of the step holds all along.
+    work: how each node runs. flops: of compute nodes whose formula and sizes are known. unmasked: attention in which
+    every query sees every key. hints: the numbers that stand for sizes known only at run time. unknown: nodes with a
+    result of which a size has no number, or that have no value at all, so that they count no bytes. arrivals: for
+    inputs in flight at the start the ns at which their collective has ended, where that is later. freed: inputs that
+    end with their last use. resident_bytes: what the rest of the step holds all along.
     """
 
     parts: dict[int, tuple[Tensor | None, ...]]
@@ -101,6 +101,7 @@ class Estimates:
     resizes: dict[int, int]
     work: tuple[Work, ...]
     flops: dict[int, int]
+    unmasked: frozenset[int] = frozenset()
     hints: tuple[Hint, ...] = ()
     unknown: frozenset[int] = frozenset()
     arrivals: dict[int, int] = field(default_factory=dict)

@@ -13,16 +13,26 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from commcc.graph.ops.names import op_name
+from commcc.graph.ops.names import argument, argument_names, op_name
 from commcc.graph.ops.products import GATHER_MATMUL, MATMUL_SCATTER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from torch import fx
+
 
 def own_formula(target: Any) -> Callable[[Any, Any], int] | None:
     """FLOPs from the shapes of arguments and result; None for an op that PyTorch has a formula for, or none at all."""
     return _OWN.get(op_name(target))
+
+
+def is_unmasked(node: fx.Node) -> bool:
+    """Whether an attention op says that every query sees every key; one that does not say may have a causal mask."""
+    known = argument_names(node.target)
+    if "is_causal" in known:
+        return argument(node, "is_causal", False) is False
+    return "custom_mask_type" in known and argument(node, "custom_mask_type", None) == 0
 
 
 def formulas() -> Any:

@@ -52,6 +52,7 @@ from commcc.replay.bench.recording import (
     record,
     stalls,
 )
+from commcc.replay.bench.steadiness import Sums, behind, varying
 from commcc.replay.compiled.cuda_graphs import CapturedRun
 from commcc.replay.compiled.inductor import CACHE_VARIABLE, CompiledRun, Direct
 from commcc.replay.emulate.transport import CommTotals, make_transports
@@ -148,12 +149,13 @@ def _compared(
     """
     kept: dict[int, RankResults] = {}
     gaps: list[Json] = []
-    unsteady: list[str] = []
+    twice = benches[0].context.place.name == CUDA and len(benches) > 1
+    unsteady = _unsteady(benches[0], rank_inputs) if twice else []
     for number, (bench, variant) in enumerate(zip(benches, order, strict=True)):
         bench.context.watch.program = variant.called
         results, *again = (
             bench.run(bench.ready(own_inputs(bench.prepared, rank_inputs))).on_cpu()
-            for _ in range(2 if variant.against is None and bench.context.place.name == CUDA else 1)
+            for _ in range(2 if variant.against is None and twice else 1)
         )
         unsteady += [gap.name for other in again for gap in compare_rank(results, other, rank).gaps]
         if variant.against is not None:
@@ -161,6 +163,17 @@ def _compared(
         if any(other.against == number for other in order):
             kept[number] = results
     return gaps, unsteady
+
+
+def _unsteady(bench: Bench, rank_inputs: dict[str, Any]) -> list[str]:
+    """Values behind ops of the graph that do not give the same twice, by two runs op by op."""
+    bench.context.watch.program = "graph 1"
+    sums = Sums()
+    run_once, runs = bench.runner(sums.step), []
+    for _ in range(2):
+        run(run_once, own_inputs(bench.prepared, rank_inputs))
+        runs.append(sums.taken())
+    return sorted(behind(bench.prepared, varying(*runs)))
 
 
 @no_collection()

@@ -15,8 +15,9 @@ class Compute:
     ops reach, by family (``matmul``, ``attention``, ``convolution``, ``grouped_matmul``).
     kernel_us: shortest time that a kernel takes of its stream. ramp_us: what a compute node takes
     besides its FLOPs: filling and draining the device; at flops / rate = ramp_us half the achievable
-    rate is reached. float32_matmul: whose peak float32 matmuls get, ``float32`` or ``tfloat32``.
-    attention_share: share of attention's counted FLOPs that kernels do; a causal mask skips half.
+    rate is reached. float32_matmul: whose peak float32 matmuls get, ``float32`` or ``tfloat32``;
+    float32_convolution: the same for convolutions. attention_share: share of attention's counted FLOPs that kernels
+    do where the op does not say that it has no mask; a causal one skips half.
     """
 
     peak_tflops: Mapping[str, float]
@@ -24,6 +25,7 @@ class Compute:
     kernel_us: float
     ramp_us: float = 0.0
     float32_matmul: str = "float32"
+    float32_convolution: str = "float32"
     attention_share: float = 1.0
 
 

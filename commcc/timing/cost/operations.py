@@ -71,6 +71,7 @@ def _operation(
         kernels,
         not hosted and node in index.host_syncs and not index.host_copies.get(node, False),
         0 if hosted or fused else traffic.crossing(node),
+        node in index.estimates.unmasked,
     )
     kinds = traffic.kinds
     key = index.ops[node], tuple([kinds[p] for p in index.data_preds[node]]), kinds[node], figures

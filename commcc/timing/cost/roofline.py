@@ -80,8 +80,8 @@ def _compute(compute: Compute, operation: Operation) -> tuple[float, str | None]
     if not operation.flops:
         return 0.0, None
     kind = family(operation.op)
-    peak, note = _peak(compute, _dtype(operation))
-    share = compute.attention_share if kind == "attention" else 1.0
+    peak, note = _peak(compute, _dtype(operation), kind)
+    share = compute.attention_share if kind == "attention" and not operation.unmasked else 1.0
     rate = 1e6 * peak * compute.achievable[kind]
     return compute.ramp_us + operation.flops * share / rate, note
 
@@ -105,9 +105,10 @@ def _dtype(operation: Operation) -> str:
     return next((short for short in ("float8", "float4") if dtype.startswith(short)), dtype)
 
 
-def _peak(compute: Compute, dtype: str) -> tuple[float, str | None]:
+def _peak(compute: Compute, dtype: str, kind: str) -> tuple[float, str | None]:
     """TFLOPS, by the device's choice for float32, else by the next wider float that it has."""
-    wanted = compute.float32_matmul if dtype == "float32" else dtype
+    chosen = compute.float32_convolution if kind == "convolution" else compute.float32_matmul
+    wanted = chosen if dtype == "float32" else dtype
     if wanted in compute.peak_tflops:
         return compute.peak_tflops[wanted], None
     used = next((name for name in _WIDER.get(dtype, ()) if name in compute.peak_tflops), "float32")

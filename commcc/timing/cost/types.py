@@ -27,7 +27,8 @@ class Operation:
     attention, convolution). read_bytes, written_bytes: what really crosses the memory bus; less than
     the tensors' bytes when neighbours are fused. kernels: how many kernels it launches; 0 when a
     fused neighbour pays for the launch. host_sync: the host waits for the result, as it does not for a
-    non-blocking copy. host_bytes: bytes that cross between host and device.
+    non-blocking copy. host_bytes: bytes that cross between host and device. unmasked: attention in which every query
+    sees every key.
     """
 
     op: str
@@ -40,6 +41,7 @@ class Operation:
     kernels: int = 1
     host_sync: bool = False
     host_bytes: int = 0
+    unmasked: bool = False
 
 
 @dataclass(frozen=True)

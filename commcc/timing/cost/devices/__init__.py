@@ -88,21 +88,22 @@ def read_device(path: str | Path) -> Device:
 
 
 def _compute(node: Node) -> Compute:
-    fields = node.mapping(
-        {"peak_tflops", "achievable", "kernel_us"}, optional={"ramp_us", "float32_matmul", "attention_share"}
-    )
+    units = ("float32_matmul", "float32_convolution")
+    fields = node.mapping({"peak_tflops", "achievable", "kernel_us"}, optional={"ramp_us", "attention_share", *units})
     peaks = fields["peak_tflops"].mapping({"float32"}, optional=DTYPES)
     fractions = fields["achievable"].mapping(FAMILIES)
-    base = fields["float32_matmul"].text(("float32", "tfloat32")) if "float32_matmul" in fields else "float32"
-    # Else every float32 matmul would be priced by a peak that is not there.
-    if base == "tfloat32" and base not in peaks:
-        fields["float32_matmul"].fail("'float32_matmul' is tfloat32, which has no peak in 'peak_tflops'")
+    chosen = {unit: fields[unit].text(("float32", "tfloat32")) for unit in units if unit in fields}
+    for unit, dtype in chosen.items():
+        # Else every float32 matmul would be priced by a peak that is not there.
+        if dtype not in peaks:
+            fields[unit].fail(f"'{unit}' is {dtype}, which has no peak in 'peak_tflops'")
     return Compute(
         peak_tflops={name: value.number(above=0) for name, value in peaks.items()},
         achievable={name: _fraction(value) for name, value in fractions.items()},
         kernel_us=fields["kernel_us"].number(above=0),
         ramp_us=fields["ramp_us"].number(least=0) if "ramp_us" in fields else 0.0,
-        float32_matmul=base,
+        float32_matmul=chosen.get("float32_matmul", "float32"),
+        float32_convolution=chosen.get("float32_convolution", "float32"),
         attention_share=_fraction(fields["attention_share"]) if "attention_share" in fields else 1.0,
     )
 
@@ -199,7 +200,7 @@ def _protocol(node: Node) -> Protocol:
 
 def _check_sources(device: Device, sources: Mapping[str, Node]) -> None:
     """Every source must be of something that is in the file."""
-    known = {"compute.float32_matmul", "network.intra.name", "network.inter.name"}
+    known = {"compute.float32_matmul", "compute.float32_convolution", "network.intra.name", "network.inter.name"}
     known |= {f"network.algorithms.{algorithm.name}.kinds" for algorithm in device.network.algorithms}
     for key in device.figures():
         parts = key.split(".")
