@@ -329,3 +329,14 @@ def test_places_in_windows_of_a_pooling_are_within_what_was_pooled(kernel, size,
     given, ran = run(g.program(g(aten.scatter_add.default, zeros, 1, flat, gradient)))
     torch.testing.assert_close(ran[0].outputs[0].sum(), given[0]["gradient"].sum())
     assert given[0]["places"].unique().numel() > 1 or not any(padding)
+
+
+def test_weights_of_convolutions_are_small_enough_for_many_layers():
+    g = Graph()
+    x, weight = g.input("x", 2, 16, 5, 5), g.input("weight", 32, 16, 3, 3)
+    cast = g(aten.clone.default, weight)
+    out = g(aten.convolution.default, x, cast, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+    maker, _, _ = maker_of(g.program(out))
+    assert maker.constraints("weight").fan == 32 * 9
+    assert maker.of_rank(0)["weight"].std().item() == pytest.approx((32 * 9) ** -0.5, rel=0.1)
+    assert maker.constraints("x").fan is None

@@ -53,7 +53,7 @@ class InputConstraints:
     ends: ends of groups, in order, the last one this. counts: not negative, with this sum.
     exactly: every element is this number. places: of each of the last dimensions one number for each index along it,
     which an element has the sum of. state: the state of a random-number generator.
-    positive: above zero. log_sums: attention's log-sum-exp over rows of this length. why: whose bound counts.
+    positive: above zero. fan: of a convolution's weight, how many products the larger of its sums has. log_sums: attention's log-sum-exp over rows of this length. why: whose bound counts.
     """
 
     low: int = 0
@@ -66,6 +66,7 @@ class InputConstraints:
     places: tuple[tuple[int, ...], ...] = ()
     state: bool = False
     positive: bool = False
+    fan: int | None = None
     log_sums: int | None = None
     why: str = ""
 
@@ -256,6 +257,9 @@ class _Search:
             if sums is node:
                 keys = self._extents(argument(user, "key"))
                 self.asked = replace(self.asked, log_sums=keys[-2] if len(keys) > 1 else 1, why=why)
+        if "convolution" in name and "weight" in argument_names(user.target) and argument(user, "weight") is node:
+            extents = [extent or 1 for extent in self._extents(node)]
+            self.asked = replace(self.asked, fan=math.prod(extents) // max(1, min(extents[:2], default=1)))
         if name == "aten._scaled_mm" and node in (argument(user, "scale_a"), argument(user, "scale_b")):
             self.asked = replace(self.asked, positive=True, why=why)
 

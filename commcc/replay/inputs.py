@@ -6,8 +6,8 @@
     maker.of_rank(2)             # {'primals_1': tensor(...), 'u0': 32, ...}
 
 Values depend on the seed, on the input's name and on which rank's they are, on nothing else. Matrices are small (0.1,
-less for wide ones), vectors and what is divided by are near 1, the gradient that a backward graph is given is 1,
-complex numbers have modulus 1, masks have both values in every row, integers obey
+less for wide ones and for weights of convolutions), vectors and what is divided by are near 1, the gradient that a
+backward graph is given is 1, complex numbers have modulus 1, masks have both values in every row, integers obey
 :mod:`commcc.replay.input_constraints`. Sizes known only at run time get their hints, or one number where there are
 none, the same on all ranks.
 
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 #: Of a larger tensor so many numbers are drawn, a prime number of them, and repeated: rows of any width begin at other
 #: ones. Drawing takes 8 ns for each on a CPU, and minutes for the inputs of a production graph.
-_DRAWN = 1_048_573
+_DRAWN = 131_071
 #: What a size is that nothing tells: many layers cut it in 2, 4, 8 or 16 parts.
 ANY_SIZE = 16
 
@@ -180,7 +180,7 @@ class InputMaker:
         if asked.positive or len(shape) == 1:
             return 1.0 + 0.1 * noise.clamp(-3, 3)
         noise = noise.abs() + 0.1 if self._positive else noise
-        return noise * min(0.1, shape[-1] ** -0.5 if shape[-1] else 0.1)
+        return noise * min(0.1, (asked.fan or shape[-1] or 1) ** -0.5)
 
 
 def _sizes(prepared: Prepared, hints: Mapping[str, int]) -> SizeHints:
