@@ -52,8 +52,9 @@ class InputConstraints:
     once: none may come twice along ``once_dim``, or at all where that is None.
     ends: ends of groups, in order, the last one this. counts: not negative, with this sum.
     exactly: every element is this number. places: of each of the last dimensions one number for each index along it,
-    which an element has the sum of. state: the state of a random-number generator.
-    positive: above zero. fan: of a convolution's weight, how many products the larger of its sums has. log_sums: attention's log-sum-exp over rows of this length. why: whose bound counts.
+    which an element has the sum of. state: the state of a random-number generator. positive: above zero. fan: of a
+    convolution's weight, how many products the larger of its sums has. log_sums: attention's log-sum-exp over rows of
+    this length. why: whose bound counts.
     """
 
     low: int = 0
