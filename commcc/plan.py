@@ -228,8 +228,8 @@ class ChunkedRegion:
     """The nodes of a module, in one direction, that every chunk of its tokens gets a clone of.
 
     extent: units that are cut; sizes: units of each chunk. chained: writes to a buffer that the chunks share, each on
-    what the chunk before has written. in_turn: the clones of one chunk stand together, those up to its last launch
-    where this stood, the rest where the first wait stood; else clones of one node do.
+    what the chunk before has written. in_turn: the clones of one chunk stand together, those up to each launch
+    where this stood, the rest where the last wait stood; else clones of one node do.
     """
 
     root: str

@@ -77,6 +77,22 @@ def embedding(words=48, width=8, tokens=6):
     return b.program([b.scatter(b.call(aten.mul.Tensor, table, 0.5), 2, "0")], {"0": 2})
 
 
+def hybrid(words=48, width=8, tokens=6, read=""):
+    """The gradient of an embedding that is scattered over shards and then reduced over copies. read: by whom what is
+    scattered is read besides.
+    """
+    b = GraphBuilder()
+    gradient, numbers = b.placeholder("gradient", (tokens, width)), b.placeholder("numbers", (tokens,), torch.int64)
+    table = b.call(aten.embedding_dense_backward.default, gradient, numbers, words, -1, False)
+    shard = b.call(aten.mul.Tensor, b.scatter(table, 2, "0"), 0.5)
+    others = [b.call(aten.sum.default, shard)] if read == "before" else []
+    launch = b.call(torch.ops._c10d_functional.all_reduce.default, shard, "sum", "1")
+    others += [b.call(aten.sum.default, shard)] if read == "between" else []
+    whole = b.call(aten.relu.default, b.call(torch.ops._c10d_functional.wait_tensor.default, launch))
+    others += [b.call(aten.sum.default, shard)] if read == "behind" else []
+    return b.program([whole, *others], {"0": 2, "1": 2})
+
+
 def logits(tokens=8, inner=6, words=4):
     """Logits that all ranks gather by words, and the loss of each token."""
     b = GraphBuilder()

@@ -41,6 +41,7 @@ FAMILIES = {
     "all_reduce": lambda: split_graphs.columns("all_reduce"),
     "gathered": split_graphs.gathered,
     "embedding": split_graphs.embedding,
+    "hybrid": split_graphs.hybrid,
     "logits": split_graphs.logits,
 }
 
@@ -58,7 +59,7 @@ def test_parts_are_proved_and_give_the_same(family, parts):
     assert step.plan.report.split == 1
     assert result.verified == "proved"
     launches = [result.last.index.launches[n] for n in sorted(result.last.index.launches)]
-    assert len(launches) == parts
+    assert len(launches) == parts * sum("wait" in name for name in names(program))
     assert error(program, result.program) < 1e-6  # the reduction is in float32
     before, after = step.plan.report.step_ms
     assert after < before == pytest.approx(result.predictions[0].timeline.step_ns / 1e6)
@@ -68,6 +69,23 @@ def test_a_part_is_launched_before_the_next_is_computed():
     after = names(split(split_graphs.columns(), parts=2).program)
     order = ["mm_default_chunk0", "reduce_scatter_tensor_default_chunk0", "mm_default_chunk1"]
     assert [name for name in after if name in order] == order
+
+
+@pytest.mark.parametrize("read", ["", "before", "between", "behind"])
+def test_what_is_scattered_and_then_all_reduced_is_cut_for_both(read):
+    """As gradients of HSDP: one part is all-reduced while another one is scattered."""
+    program = split_graphs.hybrid(read=read)
+    result = split(program, parts=2)
+    assert result.verified == "proved"
+    assert error(program, result.program) < 1e-6
+    after = names(result.program)
+    together = "all_reduce_default_chunk1" in after
+    # What reads the shard while it is still in parts keeps the all-reduce whole.
+    assert together is (read != "before")
+    if together:
+        kinds = ["reduce_scatter_tensor_default_chunk1", "all_reduce_default_chunk0", "wait_tensor_default_1_chunk0"]
+        assert [name for name in after if name in kinds] == kinds
+        assert result.steps[0].plan.report.collectives[0].kind == "reduce_scatter"
 
 
 def test_what_is_used_elsewhere_stays_whole():

@@ -214,12 +214,14 @@ class _Chunker:
 
 
 def turns_of(index: GraphIndex, region: ChunkedRegion) -> dict[int, list[int]]:
-    """Where the nodes of a region stand whose chunks run in turn: behind which node, those up to its last launch, and
-    the others, which wait for it and need what stands outside.
+    """Where the nodes of a region stand whose chunks run in turn: behind which node, those up to each of its launches,
+    and the others, which wait for the last one and need what stands outside.
     """
-    launch = max(node for node in region.body if node in index.launches)
+    groups: dict[int, list[int]] = {}
+    late = list(region.body)
+    for launch in (node for node in region.body if node in index.launches):
+        groups[launch] = [node for node in late if node <= launch]
+        late = [node for node in late if node > launch]
     inside = set(region.body)
-    late = [node for node in region.body if node > launch]
     needed = [pred for node in late for pred in index.data_preds[node] if pred not in inside]
-    groups = {launch: [node for node in region.body if node <= launch]}
     return {**groups, max((*late[:1], *needed)): late} if late else groups

@@ -14,7 +14,9 @@
 3. Only collectives that are exposed are looked at. How each is cut, in how many parts and how far behind it is what
    takes least in a simulation of that piece alone. The splits that gain most are kept if the simulated step of the
    whole graph becomes shorter and memory stays in the budget.
-4. Elements are computed and reduced as before, each by the same ranks. Of a matrix product a library may choose another
+4. An all-reduce of what is scattered (HSDP) is cut with the reduce-scatter: one part is all-reduced over its links
+   while the next one is scattered over others.
+5. Elements are computed and reduced as before, each by the same ranks. Of a matrix product a library may choose another
    kernel for a part than for the whole, which may round differently, as for the chunks of ``ep-chunk``.
 
 The parts are annotated as chunks of a region, which the verifier proves as those of ``ep-chunk``. Limits: sizes are

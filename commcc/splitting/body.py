@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import fx
 
+from commcc.apply.chunk import turns_of
 from commcc.ep.chunk.grid import Grid, parts
 from commcc.graph.annotations import REGION
 from commcc.graph.ops import argument, is_random, op_name
@@ -27,7 +28,7 @@ from commcc.plan import ChunkedRegion, Cut, Join, Resize
 from commcc.splitting.slices import is_static
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from commcc.graph.index import GraphIndex
     from commcc.splitting.slices import Cuts, Slices
@@ -59,10 +60,14 @@ class Side:
 
 
 class Bodies:
-    """Looks for what can be cut. taken: by node of a region that is settled, where its slices stand."""
+    """Looks for what can be cut. follows: whether a collective may be cut with one whose result it sends on. taken: by
+    node of a region that is settled, where its slices stand.
+    """
 
-    def __init__(self, nodes: Sequence[fx.Node], index: GraphIndex, slices: Slices) -> None:
-        self.nodes, self.index, self.slices = nodes, index, slices
+    def __init__(
+        self, nodes: Sequence[fx.Node], index: GraphIndex, slices: Slices, follows: Callable[[int], bool]
+    ) -> None:
+        self.nodes, self.index, self.slices, self.follows = nodes, index, slices, follows
         self.number = {node: number for number, node in enumerate(nodes)}
         self.taken: dict[int, int] = {}
         written = {s for targets in index.writes.values() for target in targets for s in index.storages[target]}
@@ -146,20 +151,31 @@ class Bodies:
         first_outside = len(self.nodes)
         while waiting:
             number = heapq.heappop(waiting)
-            if not self._takes(side, number, launch, min(first_outside, number)):
+            longer = side.copy()
+            if not self._takes(longer, number, launch, min(first_outside, number)):
                 first_outside = min(first_outside, self.taken.get(number, number))
                 continue
+            side = longer
             sides.append(side.copy())
-            for user in self.index.users[number]:
+            for user in self.index.users[side.body[-1]]:
                 if user not in seen:
                     seen.add(user)
                     heapq.heappush(waiting, user)
         return sides
 
     def _takes(self, side: Side, number: int, launch: int, limit: int) -> bool:
-        """Cut a node behind a wait, too; False where it stays whole."""
+        """Cut a node behind a wait, a launch with its wait; False where it stays whole, and ``side`` is no use then."""
+        # No part may be read as a whole before a launch.
+        if limit == number and number in self.index.launches and self.follows(number):
+            (wait,) = self.index.launches[number].waits
+            taken = self._takes_one(side, number, launch, limit) and self._takes_one(side, wait, launch, wait)
+            side.behind = wait
+            return taken
+        return self.is_plain(number) and self._takes_one(side, number, launch, limit)
+
+    def _takes_one(self, side: Side, number: int, launch: int, limit: int) -> bool:
         node = self.nodes[number]
-        if len(side.body) > MOST_NODES or not self.is_plain(number):
+        if len(side.body) > MOST_NODES:
             return False
         inside = {self.nodes[n] for n in side.body}
         given = {used: side.kinds[used] for used in node.all_input_nodes if used in inside}
@@ -189,14 +205,13 @@ class Bodies:
         leaving = [n for n in back.body if any(user not in inside for user in self.index.users[n])]
         joins = [self._join(number, kinds[self.nodes[number]]) for number in leaving]
         storages = [s for number in leaving for s in self.index.storages[number]]
-        moved = {n: launch if n < launch else back.behind for n in body}
-        if extent % count or None in joins or len(set(storages)) < len(storages) or self._disturbs(moved):
+        if extent % count or None in joins or len(set(storages)) < len(storages):
             return None
         resized = [self._resized(number, kinds[self.nodes[number]], extent) for number in body]
         if None in resized:
             return None
         cuts = sorted({*front.cuts, *back.cuts})
-        return ChunkedRegion(
+        region = ChunkedRegion(
             root=f"split {self.index.names[launch]}",
             backward=False,
             extent=extent,
@@ -207,6 +222,11 @@ class Bodies:
             resized=tuple(size for changes in resized if changes for size in changes),
             in_turn=True,
         )
+        return None if self._disturbs(self.places(region)) else region
+
+    def places(self, region: ChunkedRegion) -> dict[int, int]:
+        """Where the chunks of each node stand: behind which node of the graph."""
+        return {node: at for at, group in turns_of(self.index, region).items() for node in group}
 
     def _disturbs(self, moved: dict[int, int]) -> bool:
         """Whether a node is moved behind one that has to follow it."""

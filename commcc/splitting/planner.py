@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import fx
 
-from commcc.apply.chunk import chunked, turns_of
+from commcc.apply.chunk import chunked
 from commcc.base.errors import CommccError
 from commcc.base.reasons import Reason
 from commcc.base.terms import Kind
@@ -39,7 +39,10 @@ ENDS = 3
 
 @dataclass(frozen=True)
 class Split:
-    """One collective that is split. gain_ns: what the piece by itself gains. exposed_ns: of the collective, before."""
+    """One collective that is split, or two of which the second sends on what the first receives.
+
+    gain_ns: what the piece by itself gains. exposed_ns: of what is split, before.
+    """
 
     launch: int
     region: ChunkedRegion
@@ -61,20 +64,21 @@ class Splitter:
 
     def __post_init__(self) -> None:
         self.nodes = tuple(self.program.graph.nodes)
-        self.bodies = Bodies(self.nodes, self.index, Slices())
         self.writers = writers(self.index)
+        self.bodies = Bodies(self.nodes, self.index, Slices(), self._follows)
 
     def splits(self, exposed: Mapping[int, int], smallest: float) -> list[Split]:
         """A split for every exposed collective that gains by it, in graph order. smallest: bytes of one."""
         splits = []
         for launch in sorted(exposed):
+            if launch in self.bodies.taken:  # with one before it
+                continue
             reason = self._obstacle(launch, smallest)
             if reason is None:
-                split = self._best(launch, exposed[launch])
+                split = self._best(launch, exposed)
                 if isinstance(split, Split):
                     splits.append(split)
-                    at = max(turns_of(self.index, split.region))
-                    self.bodies.taken.update((n, launch if n < launch else at) for n in split.region.body)
+                    self.bodies.taken.update(self.bodies.places(split.region))
                     continue
                 reason = split
             self.left.append(LeftOut(launch, reason))
@@ -105,7 +109,11 @@ class Splitter:
         size = max(tensor.bytes for tensor in (index.tensors[facts.inputs[0]], index.tensors[launch]) if tensor)
         return Reason.of("split_small", bytes=size) if size < smallest else None
 
-    def _best(self, launch: int, exposed: int) -> Split | Reason:
+    def _follows(self, launch: int) -> bool:
+        """Whether a collective may be cut with one whose result it reduces: shards that are all-reduced then."""
+        return self.index.launches[launch].kind is Kind.ALL_REDUCE and self._obstacle(launch, 0) is None
+
+    def _best(self, launch: int, exposed: Mapping[int, int]) -> Split | Reason:
         """The split of a collective that gains most, or why there is none."""
         best: tuple[int, Split] | None = None
         possible = False
@@ -116,9 +124,10 @@ class Splitter:
                     continue
                 possible = True
                 gain, cost = self._gain(region)
-                kept = min(gain + cost, exposed) - cost
+                waited = sum(exposed.get(node, 0) for node in region.body)
+                kept = min(gain + cost, waited) - cost
                 if kept > (0 if best is None else best[0]):
-                    best = kept, Split(launch, region, gain, exposed)
+                    best = kept, Split(launch, region, gain, waited)
         if best is not None:
             return best[1]
         return Reason.of("split_pays_not" if possible else "split_no_rows")
