@@ -6,12 +6,14 @@ import operator
 
 import pytest
 import torch
+from torch._inductor.custom_graph_pass import CustomGraphPass
 
 from commcc.graph.program import ProcessGroup
 from commcc.live.backends import inductor_pass
 from commcc.replay.bench.graph_set import BenchSettings, make_set
 from commcc.replay.compiled import inductor
 from commcc.replay.compiled.calls import Recorder
+from commcc.replay.compiled.graph_hooks import hook_options
 from commcc.replay.compiled.inductor import CACHE_VARIABLE
 from commcc.replay.compiled.own_storages import keep_apart, storage_options
 from commcc.replay.values import storage
@@ -92,15 +94,57 @@ def test_what_nobody_waits_for_here_is_in_flight_to_the_end():
     assert apart(g.program(product, two, groups=TWO)) == ["launch1"]
 
 
-def test_a_hook_of_the_job_is_left_alone(monkeypatch):
+def test_the_hook_is_shared_with_the_job():
     import torch._inductor.config as config
 
     (name,) = storage_options()
     assert inductor._options(make_set([slices()], BenchSettings(ranks=2)).prepared[0])[name] is storage_options()[name]
     with config.patch(storage_options()):
-        assert list(storage_options()) == [name], "commcc's own"
-    with config.patch({name: print}):
-        assert storage_options() == {}
+        assert storage_options()[name] is getattr(config, name), "commcc's own"
+    with config.patch({name: print}), config.patch(storage_options()):
+        assert storage_options()[name] == getattr(config, name) != print, "both are there"
+
+
+class JobPass(CustomGraphPass):
+    """Doubles what is returned."""
+
+    def __call__(self, graph):
+        (output,) = graph.find_nodes(op="output")
+        (result,) = output.args[0]
+        with graph.inserting_before(output):
+            twice = graph.call_function(aten.mul.Tensor, (result, 2))
+        twice.meta["val"] = result.meta["val"]
+        output.args = ((twice,),)
+
+    def uuid(self):
+        return "job"
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("newest", [True, False])
+@pytest.mark.parametrize("job", [JobPass(), JobPass().__call__], ids=["with a name", "without"])
+def test_passes_of_the_job_run_first(job, newest, monkeypatch, tmp_path):
+    import torch._inductor.config as config
+    from torch._inductor import custom_graph_pass
+
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
+    torch._dynamo.reset()
+    if not newest:
+        monkeypatch.delattr(custom_graph_pass, "get_custom_graph_passes", raising=False)
+    elif not hasattr(custom_graph_pass, "get_custom_graph_passes"):
+        pytest.skip("this PyTorch takes one pass only")
+    seen = []
+
+    def watch(graph):
+        seen.append([str(node.target) for node in graph.nodes if node.op == "call_function"])
+
+    with config.patch({"post_grad_custom_post_pass": job, "force_disable_caches": True}):
+        options = hook_options("post_grad_custom_post_pass", watch)
+        with config.patch(options):
+            assert hook_options("post_grad_custom_post_pass", watch) == options
+            compiled = torch.compile(lambda x: x + 1, fullgraph=True)
+            assert torch.equal(compiled(torch.ones(3)), torch.full((3,), 4.0))
+    assert seen == [["aten.add.Tensor", "aten.mul.Tensor"]]
 
 
 def test_the_pass_for_inductors_own_hook_does_so_itself():

@@ -1,4 +1,4 @@
-"""Hooks of Inductor that change its graph, each taken only where the job does not use it.
+"""Hooks of Inductor that change its graph, behind what the job itself has there.
 
 hook_options("post_grad_custom_pre_pass", keep_whole)      # settings for torch._inductor.config.patch
 """
@@ -17,12 +17,19 @@ if TYPE_CHECKING:
 
 
 def hook_options(name: str, change: Callable[[fx.Graph], object]) -> Mapping[str, Any]:
-    """Settings with which ``change`` is called on Inductor's graph; none where the job uses the hook."""
+    """Settings with which ``change`` is called on Inductor's graph, after what the job calls there."""
     import torch._inductor.config as inductor_config
+    from torch._inductor import custom_graph_pass
 
-    hook = _hook(change)
-    # Those of commcc may be there for a moment only: a backward is compiled when it first runs.
-    return {name: hook} if getattr(inductor_config, name) in (None, hook) else {}
+    job, own = getattr(inductor_config, name), _hook(change)
+    passes = [*job] if isinstance(job, (list, tuple)) else [] if job is None else [job]
+    # Those of commcc may be there already: a backward is compiled when it first runs.
+    if any(own in (each, getattr(each, "own", None)) for each in passes):
+        return {name: job}
+    if not passes:
+        return {name: own}
+    # PyTorch 2.11 takes one pass only.
+    return {name: [*passes, own] if hasattr(custom_graph_pass, "get_custom_graph_passes") else _both(job, own)}
 
 
 @cache
@@ -37,3 +44,22 @@ def _hook(change: Callable[[fx.Graph], object]) -> Any:
             return f"{change.__name__}, commcc {commcc.__version__}"
 
     return Hook()
+
+
+def _both(job: Any, own: Any) -> Any:
+    """One pass that is the job's and then commcc's own; no compiled code is cached where the job's has no name."""
+    from torch._inductor.custom_graph_pass import CustomGraphPass
+
+    class Both(CustomGraphPass):
+        def __init__(self) -> None:
+            self.own = own
+
+        def __call__(self, graph: fx.Graph) -> None:
+            job(graph)
+            own(graph)
+
+        def uuid(self) -> Any:
+            name = job.uuid() if isinstance(job, CustomGraphPass) else None
+            return None if name is None else (name, own.uuid())
+
+    return Both()

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def storage_options() -> Mapping[str, Any]:
-    """Settings that give reductions storages of their own; none where the job uses the hook."""
+    """Settings that give reductions storages of their own."""
     return hook_options("post_grad_custom_post_pass", keep_apart)
 
 

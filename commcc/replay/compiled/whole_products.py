@@ -28,7 +28,7 @@ _PRODUCTS = frozenset(WITH_ADDITION.values())
 
 
 def product_options() -> Mapping[str, Any]:
-    """Settings that keep products ahead of the launches and waits behind them; none where the job uses the hook."""
+    """Settings that keep products ahead of the launches and waits behind them."""
     return hook_options("post_grad_custom_pre_pass", keep_whole)
 
 
