@@ -18,7 +18,7 @@ from commcc.cli.main import run
 from commcc.graph.program import ProcessGroup
 from commcc.replay.bench import graph_set as bench_set
 from commcc.replay.bench import worker as bench_worker
-from commcc.replay.bench.benchmark import Benchmark, GraphTimes, RankTimes, bench
+from commcc.replay.bench.benchmark import Benchmark, GraphTimes, RankTimes, _host_bound, bench
 from commcc.replay.bench.demo import PASSES, demo_pair, demo_text
 from commcc.replay.bench.graph_set import BenchSettings, check, make_set
 from commcc.replay.bench.recording import StepTimes
@@ -398,6 +398,12 @@ class Here:
 
     def __call__(self, graphs, programs, settings):
         return bench_worker.measure(graphs, 0, settings, Silent())
+
+
+@pytest.mark.parametrize(("host", "told"), [((), False), ((80, 90, 85), False), ((97, 99, 98), True)])
+def test_a_device_that_waits_for_its_host(host, told):
+    times = GraphTimes("g", (RankTimes((100, 101, 102), (1, 1, 1), 7, host_ns=host),), None, PREDICTED)
+    assert [note.split(" took ")[0] for note in _host_bound(2, times)] == ["graph 2: the host"] * told
 
 
 @pytest.mark.parametrize(

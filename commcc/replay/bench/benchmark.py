@@ -19,6 +19,7 @@ import os
 import time
 from dataclasses import dataclass, replace
 from functools import cached_property
+from statistics import median
 from typing import TYPE_CHECKING, Any, Protocol
 
 from commcc.base.text import plural
@@ -61,6 +62,8 @@ if TYPE_CHECKING:
     from commcc.timing.predict import Prediction
 
 _WORKER = "commcc.replay.bench.worker"
+#: From which share of a step on the host is what it takes.
+_HOST_BOUND = 0.95
 _HINT = "commcc verify BEFORE AFTER --numeric runs graphs without processes"
 
 
@@ -69,18 +72,21 @@ class RankTimes:
     """One graph on one rank, nanoseconds by repetition.
 
     exposed_ns: in waits, empty where unknown. peak_bytes: None where unknown. communication: what was emulated.
+    host_ns: in which a host called the ops for its device, empty on the CPU.
     """
 
     wall_ns: tuple[int, ...]
     exposed_ns: tuple[int, ...]
     peak_bytes: int | None
     communication: tuple[CommTotals, ...] = ()
+    host_ns: tuple[int, ...] = ()
 
     @staticmethod
     def of(data: Mapping[str, Any]) -> RankTimes:
         """What a rank wrote down."""
         communication = tuple(CommTotals(**totals) for totals in data["communication"])
-        return RankTimes(tuple(data["wall_ns"]), tuple(data["exposed_ns"]), data["peak_bytes"], communication)
+        wall, exposed, host = (tuple(data[name]) for name in ("wall_ns", "exposed_ns", "host_ns"))
+        return RankTimes(wall, exposed, data["peak_bytes"], communication, host)
 
     def to_json(self) -> dict[str, Json]:
         return {
@@ -309,9 +315,19 @@ def bench(
         few = plural(len(unsteady), "value")
         notes.append(f"{few} of graph 1 differ from one run of it to the next on this device: compared within rounding")
     for number, variant in enumerate(times, 1):
+        notes += _host_bound(number, variant)
         if variant.order is not None and (variant.order.moved or variant.order.missing):
             notes.append(f"graph {number}: {variant.order.text}")
     return Benchmark(times, others, settings, tuple(notes), model.name, time.perf_counter() - started)
+
+
+def _host_bound(number: int, graph: GraphTimes) -> tuple[str, ...]:
+    """A remark where a device ended as soon as its host had called the last op: it had waited for the host."""
+    host = slowest([rank.host_ns for rank in graph.ranks])
+    if not host or median(host) < _HOST_BOUND * graph.wall.median:
+        return ()
+    took = f"{median(host) / 1e6:,.3f} of {graph.wall.median / 1e6:,.3f} ms"
+    return (f"graph {number}: the host took {took} to call the ops, and the device waited for it",)
 
 
 def _crowded(world: int) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ timed. Nodes are recorded op by op, however the graph runs otherwise.
 from __future__ import annotations
 
 import os
+import time
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -208,13 +209,16 @@ def make_bench(variant: Variant, prepared: Prepared, context: RankContext, trans
 
 @dataclass
 class Bench:
-    """One graph with the samples that were kept, in nanoseconds and bytes. transport: of emulated communication."""
+    """One graph with the samples that were kept, in nanoseconds and bytes. transport: of emulated communication.
+    host_ns: what calling the ops took where they run on a device.
+    """
 
     prepared: Prepared
     context: RankContext
     transport: Transport | None = None
     wall_ns: list[int] = field(default_factory=list)
     exposed_ns: list[int] = field(default_factory=list)
+    host_ns: list[int] = field(default_factory=list)
     peaks: list[int] = field(default_factory=list)
     waits: list[dict[str, int]] = field(default_factory=list)
     communication: list[CommTotals] = field(default_factory=list)
@@ -256,15 +260,16 @@ class Bench:
         # The host runs ahead of a device, so last words also say how far the device has come.
         self.context.watch.device = self._waits.newest if place.name == CUDA else None
         with self.program.running():
-            start = place.stamp()
+            start, called = place.stamp(), time.perf_counter_ns()
             self.program.outputs(inputs)
-            end = place.stamp()
+            end, returned = place.stamp(), time.perf_counter_ns()
             place.synchronize()
         self.context.watch.device = None
         took = self.take_times()
         if keep:
             self.communication += [CommTotals.of(took)] if self.transport is not None else []
             self.wall_ns.append(place.elapsed_ns(start, end))
+            self.host_ns += [returned - called] if place.name == CUDA else []
             self.waits.append(self._waits.taken())
             self.exposed_ns.append(sum(self.waits[-1].values()))
             self.peaks += [peak] if counted and (peak := place.peak_bytes()) is not None else []
@@ -286,7 +291,13 @@ class Bench:
         peak: Json = max(self.peaks, default=None)
         times: dict[str, Json] = {"wall_ns": list(self.wall_ns), "exposed_ns": list(self.exposed_ns)}
         communication: list[Json] = [asdict(totals) for totals in self.communication]
-        return {**times, "peak_bytes": peak, "communication": communication, "order": None}
+        return {
+            **times,
+            "host_ns": list(self.host_ns),
+            "peak_bytes": peak,
+            "communication": communication,
+            "order": None,
+        }
 
 
 @dataclass
