@@ -93,6 +93,16 @@ def hybrid(words=48, width=8, tokens=6, read=""):
     return b.program([whole, *others], {"0": 2, "1": 2})
 
 
+def tied(rows=8, inner=6, width=8):
+    """Two gradients of one weight, each reduced over shards and copies, and added."""
+    b = GraphBuilder()
+    sums = []
+    for name in "xy":
+        x, w = b.placeholder(name, (rows, inner)), b.placeholder(f"{name}_w", (inner, width))
+        sums.append(b.reduce(b.scatter(b.call(aten.mm.default, x, w), 2, "0"), "1"))
+    return b.program([b.call(aten.relu.default, b.call(aten.add.Tensor, *sums))], {"0": 2, "1": 2})
+
+
 def logits(tokens=8, inner=6, words=4):
     """Logits that all ranks gather by words, and the loss of each token."""
     b = GraphBuilder()

@@ -88,6 +88,16 @@ def test_what_is_scattered_and_then_all_reduced_is_cut_for_both(read):
         assert result.steps[0].plan.report.collectives[0].kind == "reduce_scatter"
 
 
+@pytest.mark.parametrize("parts", [2, 4])
+def test_parts_that_meet_in_one_sum(parts):
+    """What the one is added to in parts must be there."""
+    program = split_graphs.tied()
+    result = split(program, parts=parts)
+    assert result.steps[0].plan.report.split >= 1
+    assert result.verified == "proved"
+    assert error(program, result.program) < 1e-6
+
+
 def test_what_is_used_elsewhere_stays_whole():
     result = split(split_graphs.shared(), parts=4)
     after = names(result.program)

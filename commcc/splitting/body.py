@@ -222,7 +222,11 @@ class Bodies:
             resized=tuple(size for changes in resized if changes for size in changes),
             in_turn=True,
         )
-        return None if self._disturbs(self.places(region)) else region
+        places = self.places(region)
+        readers = [(n, user) for n in leaving for user in self.index.users[n] if user not in inside]
+        # Also where another region reads it.
+        early = any(self.taken.get(user, user) <= places[n] for n, user in readers)
+        return None if early or self._disturbs(places) else region
 
     def places(self, region: ChunkedRegion) -> dict[int, int]:
         """Where the chunks of each node stand: behind which node of the graph."""
