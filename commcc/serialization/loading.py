@@ -41,7 +41,10 @@ _NAMED = re.compile(r'^\s{4,12}([A-Za-z_]\w*)(?::[ ]?"[^"\n]*")?(?: = |,?$|: )')
 _PARAMETER = re.compile(r'(?:^|[,(])\s*([A-Za-z_]\w*)\s*(?::[ ]?"[^"\n]*")?\s*(?=,|\)|=|$)')
 _RETURN = re.compile(r"^\s+return\b")
 _PRINTED = re.compile(r"^ {0,8}%\w{1,99} : [^\n]{0,99}= \w+\[target=|^opcode +name +target +args", re.MULTILINE)
-_CAPTURE_HINT = "dump it with TORCH_LOGS=aot_graphs, TORCH_TRACE=FOLDER or print_readable(include_stride=True, ...)"
+_CAPTURE_HINT = (
+    "dump it with TORCH_LOGS=aot_graphs or TORCH_TRACE=FOLDER, and TORCHINDUCTOR_FORCE_DISABLE_CACHES=1, since not all"
+    " graphs of a cache are logged; or with print_readable(include_stride=True, ...)"
+)
 
 
 def load(
