@@ -341,6 +341,20 @@ def test_whether_a_group_is_of_one_rank_must_be_known():
     assert verify(sent(), sent(scaled, size=1)).status == "different"
 
 
+def test_what_no_group_of_one_runs_is_no_copy():
+    """There is no fourth rank that could send, and no larger one of two complex numbers."""
+
+    def fourth(g, x, group):
+        return g(c10d.wait_tensor.default, g(c10d.broadcast.default, x, 3, group))
+
+    def larger(g, x, group):
+        imaginary = g(aten._to_copy.default, x, dtype=torch.complex64)
+        return imaginary if group == "nobody" else g.reduce(imaginary, "max", group)
+
+    assert verify(sent(), sent(fourth, size=1)).status == "different"
+    assert verify(sent(larger, "nobody"), sent(larger, size=1)).status == "different"
+
+
 def test_what_a_group_of_one_sends_is_in_flight_all_the_same():
     def early(wait):
         g = Graph()

@@ -18,11 +18,12 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 from commcc.base.terms import Kind
 from commcc.planning.bucket_model import Key, key_of, size_of
+from commcc.planning.merge_order import cycles
 
 if TYPE_CHECKING:
     from commcc.graph.collectives import Collective, Identification
@@ -75,7 +76,29 @@ class Walk:
 def walk(index: GraphIndex, ident: Identification, taken: list[Collective], limits: Limits, multi_dtype: bool) -> Walk:
     """Form buckets from ``taken``; deterministic, linear in nodes and edges."""
     existing = {c.launch: key_of(c, multi_dtype) for c in ident.collectives if c.stands_for > 1}
-    return _Walker(index, taken, existing, limits, multi_dtype).run()
+    return _untangled(index, _Walker(index, taken, existing, limits, multi_dtype).run())
+
+
+def _untangled(index: GraphIndex, walked: Walk) -> Walk:
+    """The walk, with buckets cut in two whose waits depend on each other, though their launches do not.
+
+    A barrier stands between two waits, or a control edge leads from one to the other: of a wait without such edges
+    there is nothing that the launches do not say. A cut is where the waits of the largest bucket on a cycle are
+    farthest apart.
+    """
+    held = any(index.order_preds[c.waits[0]] for bucket in walked.buckets for c in bucket.members)
+    while held and (cyclic := cycles(index, [[c.launch for c in b.members] for b in walked.buckets], ())):
+        for bucket in {max(cycle.groups, key=lambda at: len(walked.buckets[at].members)) for cycle in cyclic}:
+            whole = walked.buckets[bucket]
+            waits = sorted(c.waits[0] for c in whole.members)
+            last = max(pairwise(waits), key=lambda pair: pair[1] - pair[0])[0]
+            late = [c for c in whole.members if c.waits[0] > last]
+            whole.members = [c for c in whole.members if c.waits[0] <= last]
+            whole.bytes, whole.closed_by = sum(map(size_of, whole.members)), "dependence"
+            walked.buckets.append(OpenBucket(whole.key, whole.ordinal, late, sum(map(size_of, late)), "dependence"))
+            walked.closed["dependence"] += 1
+        walked.buckets.sort(key=lambda b: b.first)
+    return walked
 
 
 class _Walker:

@@ -225,10 +225,11 @@ def cycles(index: GraphIndex, groups: Sequence[Sequence[int]], before: Sequence[
     merged: list[set[int]] = []  # of each group, what its launches and its waits become
     for group in groups:
         waits = [wait for launch in group for wait in index.launches[launch].waits]
-        for several in (group, waits):
+        # A launch by itself may have several waits, and these stay where they are.
+        for several in (group, waits) if len(group) > 1 else ():
             for node in several:
                 stands_for[node] = several[0]
-        merged.append({*group[:1], *waits[:1]})
+        merged.append({stands_for[node] for node in (*group, *waits)})
     needs: Edges = [[] for _ in stands_for]
     for own, preds in zip(stands_for, index.all_preds, strict=True):
         needs[own] += [stands_for[p] for p in preds]

@@ -63,7 +63,7 @@ def launch(state: State, node: fx.Node, fact: CollectiveOp, groups: Mapping[str,
     keys = (*keys, *shared)
     term = table.intern(("op", path_of(node.target), keys))
     outputs, why = ([], WHY) if shared else _described(state, fact, inputs, outs, arguments)
-    alone = bool(outputs) and _is_alone(table, fact, arguments)
+    alone = bool(outputs) and _is_alone(table, fact, arguments, inputs)
     if alone:
         trace.alone.setdefault(str(arguments["group_name"]), node.name)
     if why:
@@ -111,7 +111,7 @@ def _described(
         return [], ""
     try:
         metas = [_meta(fact, tensor, arguments) for tensor in inputs]
-        alone = _is_alone(state.table, fact, arguments)
+        alone = _is_alone(state.table, fact, arguments, inputs)
         contents = [tensor.content if alone else _content(state, fact, tensor, arguments) for tensor in inputs]
         if outs and len(outs) != len(inputs):
             raise Undecidable("another number of output buffers than of inputs")
@@ -125,8 +125,14 @@ def _described(
     return list(zip(contents, metas, strict=True)), ""
 
 
-def _is_alone(table: Terms, fact: CollectiveOp, arguments: dict[str, Any]) -> bool:
-    """Whether a group has one rank, which then gets what it sends: as its table says, or the collective itself."""
+def _is_alone(table: Terms, fact: CollectiveOp, arguments: dict[str, Any], inputs: list[Tensor]) -> bool:
+    """Whether a group has one rank, which then gets what it sends: as its table says, or the collective itself.
+
+    What a group of any size refuses is no copy: a sender that is not in it, the larger of two complex numbers.
+    """
+    ordered = arguments.get("reduce_op", "sum") not in ("sum", "avg")
+    if arguments.get("src", 0) != 0 or (ordered and any(t.dtype is not None and t.dtype.is_complex for t in inputs)):
+        return False
     sizes = {table.group_sizes.get(str(arguments.get("group_name")))}
     if fact.has_group_size:
         sizes.add(arguments.get("group_size"))

@@ -3,7 +3,7 @@
 alias and mutation
     A write comes after the earlier reads and writes of its storage, a read after the last write.
     A launch reads its input, and writes its buffers, until it is waited for: its waits count as
-    accesses too.
+    accesses too. Who reads the launch itself, not what its wait gives, comes after the wait all the same.
 random numbers
     Ops that draw keep their order, since the values depend on it.
 effects
@@ -47,6 +47,7 @@ def order_edges(
     unknown = (i for i, t in enumerate(traits) if t.shares and t.effect and t.writes)
     joined = [tuple(s for pred in data_preds[i] for s in storages[pred]) for i in unknown]
     _mutation_edges(edges, data_preds, united(storages, joined) if joined else storages, launches, writes)
+    _landing_edges(edges, data_preds, storages, launches)
     _chain(edges, (i for i, t in enumerate(traits) if t.random))
     _chain(edges, (i for i, t in enumerate(traits) if t.effect and not t.host_sync))
     _barrier_edges(edges, data_preds, [i for i, t in enumerate(traits) if t.barrier])
@@ -105,6 +106,27 @@ def _mutation_edges(
             state[storage].write(edges, i)
         for storage in sorted(read):
             state[storage].read(edges, i)
+
+
+def _landing_edges(
+    edges: Edges,
+    data_preds: tuple[tuple[int, ...], ...],
+    storages: tuple[tuple[int, ...], ...],
+    launches: dict[int, Launch],
+) -> None:
+    """Edges from a wait to what reads the memory that it waits for by another name: the launch, or a view of it."""
+    names: dict[int, Launch] = {}  # nodes that are what a launch fills, none of them behind its wait
+    for i, preds in enumerate(data_preds):
+        for pred in preds:
+            launch = names.get(pred)
+            if launch is None or i in launch.waits:
+                continue
+            here = set(storages[pred])
+            edges[i].update(wait for wait in launch.waits if wait < i and not here.isdisjoint(storages[wait]))
+            if not here.isdisjoint(storages[i]):
+                names[i] = launch
+        if i in launches and launches[i].waits:
+            names[i] = launches[i]
 
 
 def _touched(nodes: Iterable[int], storages: tuple[tuple[int, ...], ...], written: set[int]) -> set[int]:
