@@ -77,6 +77,17 @@ def embedding(words=48, width=8, tokens=6):
     return b.program([b.scatter(b.call(aten.mul.Tensor, table, 0.5), 2, "0")], {"0": 2})
 
 
+def tied(words=48, width=8, tokens=6):
+    """The gradient of a table that embeds tokens and gives logits: two reductions, and their sum."""
+    b = GraphBuilder()
+    gradient, numbers = b.placeholder("gradient", (tokens, width)), b.placeholder("numbers", (tokens,), torch.int64)
+    x, w = b.placeholder("x", (words, tokens)), b.placeholder("w", (tokens, width))
+    head = b.scatter(b.call(aten.mm.default, x, w), 2, "0")
+    table = b.call(aten.embedding_dense_backward.default, gradient, numbers, words, -1, False)
+    table = b.scatter(b.call(aten.mul.Tensor, table, 0.5), 2, "0")
+    return b.program([b.call(aten.add.Tensor, head, table)], {"0": 2})
+
+
 def logits(tokens=8, inner=6, words=4):
     """Logits that all ranks gather by words, and the loss of each token."""
     b = GraphBuilder()

@@ -70,6 +70,17 @@ def test_a_part_is_launched_before_the_next_is_computed():
     assert [name for name in after if name in order] == order
 
 
+@pytest.mark.parametrize("parts", [2, 4])
+def test_parts_of_one_may_read_what_another_one_gives(parts):
+    program = split_graphs.tied()
+    result = split(program, parts=parts)
+    (step,) = result.steps
+    assert step.plan.report.split == 2
+    assert result.verified == "proved"
+    assert error(program, result.program) < 1e-6
+    assert len(result.last.index.launches) == 2 * parts
+
+
 def test_what_is_used_elsewhere_stays_whole():
     result = split(split_graphs.shared(), parts=4)
     after = names(result.program)
