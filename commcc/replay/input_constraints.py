@@ -53,7 +53,8 @@ class InputConstraints:
     ends: ends of groups, in order, the last one this. counts: not negative, with this sum.
     exactly: every element is this number. places: of each of the last dimensions one number for each index along it,
     which an element has the sum of. state: the state of a random-number generator.
-    positive: above zero. fan: of a convolution's weight, how many products the larger of its sums has. log_sums: attention's log-sum-exp over rows of this length. why: whose bound counts.
+    positive: above zero. fan: of a convolution's weight, how many products the larger of its sums has. log_sums:
+    attention's log-sum-exp over rows of this length. why: whose bound counts.
     """
 
     low: int = 0
