@@ -180,7 +180,8 @@ class InputMaker:
         if asked.positive or len(shape) == 1:
             return 1.0 + 0.1 * noise.clamp(-3, 3)
         noise = noise.abs() + 0.1 if self._positive else noise
-        return noise * min(0.1, (asked.fan or shape[-1] or 1) ** -0.5)
+        scale: float = (asked.fan or shape[-1] or 1) ** -0.5
+        return noise * min(0.1, scale)
 
 
 def _sizes(prepared: Prepared, hints: Mapping[str, int]) -> SizeHints:
