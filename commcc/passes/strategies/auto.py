@@ -214,8 +214,8 @@ class Search:
         return full * 1000 > best.step_ns * (1000 - _WAITING) or busy * 1000 < best.step_ns * _BUSY
 
     def _spread(self, none: Tried, best: Tried) -> Tried:
-        """Where merging made runs of compute longer: with smaller buckets of reduce-scatters, of those as fast as this
-        one the one with the shortest runs.
+        """This bucketing; where merging made runs of compute longer one with smaller buckets of reduce-scatters: the
+        one with the shortest runs, of those as fast.
         """
         first, left = best, self.options.effort // _FEWER
         for place, (key, rung) in enumerate(zip(self.keys, best.choice, strict=True)):
@@ -269,8 +269,8 @@ class Search:
         return max(busy.items(), key=lambda item: item[1], default=("", 0))
 
     def _starts(self, best: Choice, form: str) -> list[Choice]:
-        """What to try first in this form: all keys; before that, keys that are not merged so far, the others as they
-        are, and after copies all keys with what takes less for each bucket.
+        """What to try first in this form, in turn: in a form behind the first one what takes less for each bucket;
+        each cap for the keys that are not merged so far; the caps of the best; each cap for all keys.
         """
         caps = (*((BY_BLOCK,) if self.making.by_block(form) else ()), *CAPS)
         filled = [tuple(rung if rung.cap else Rung(cap, form) for rung in best) for cap in caps]

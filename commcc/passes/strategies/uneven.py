@@ -88,10 +88,11 @@ class Judged(NamedTuple):
 
 
 def improved(search: Search, starts: Sequence[Tried], stream: str, effort: int) -> list[Tried]:
-    """The best of so many bucketings that differ from one of these in the sizes of buckets on one stream, of each start
-    that was led to a better one than the first; the best of all comes first. The first start where there is none.
+    """Of each start that leads to a better bucketing than the first start, the best that it leads to; best first. The
+    first start where none does.
 
-    starts: the best first. All are changed in turn, and after each round the worse half is left where it is.
+    Bucketings differ from their start in the sizes of buckets on one stream. starts: the best first. All are changed in
+    turn, and after each round the worse half is left where it is. effort: bucketings judged, of all starts together.
     """
     descents = [_Bucketings(search, start, stream).shapes() for start in starts]
     first, running = starts[0], list(descents)
@@ -105,8 +106,8 @@ def improved(search: Search, starts: Sequence[Tried], stream: str, effort: int) 
 
 
 def begun_from(best: Tried, others: Sequence[Tried]) -> list[Tried]:
-    """The best bucketings, that one first; of those with the same caps on the longest key none that is as fast as
-    another one.
+    """What to begin from: this bucketing, then the next best. One that has the same rung as another for the key whose
+    collectives take longest, and much the same step, is left out.
     """
     starts = [best]
     for tried in sorted(others, key=lambda t: (t.over, t.step_ns, t.members)):
