@@ -93,7 +93,7 @@ def hybrid(words=48, width=8, tokens=6, read=""):
     return b.program([whole, *others], {"0": 2, "1": 2})
 
 
-def tied(rows=8, inner=6, width=8):
+def tied_copies(rows=8, inner=6, width=8):
     """Two gradients of one weight, each reduced over shards and copies, and added."""
     b = GraphBuilder()
     sums = []
@@ -101,6 +101,17 @@ def tied(rows=8, inner=6, width=8):
         x, w = b.placeholder(name, (rows, inner)), b.placeholder(f"{name}_w", (inner, width))
         sums.append(b.reduce(b.scatter(b.call(aten.mm.default, x, w), 2, "0"), "1"))
     return b.program([b.call(aten.relu.default, b.call(aten.add.Tensor, *sums))], {"0": 2, "1": 2})
+
+
+def tied(words=48, width=8, tokens=6):
+    """The gradient of a table that embeds tokens and gives logits: two reductions, and their sum."""
+    b = GraphBuilder()
+    gradient, numbers = b.placeholder("gradient", (tokens, width)), b.placeholder("numbers", (tokens,), torch.int64)
+    x, w = b.placeholder("x", (words, tokens)), b.placeholder("w", (tokens, width))
+    head = b.scatter(b.call(aten.mm.default, x, w), 2, "0")
+    table = b.call(aten.embedding_dense_backward.default, gradient, numbers, words, -1, False)
+    table = b.scatter(b.call(aten.mul.Tensor, table, 0.5), 2, "0")
+    return b.program([b.call(aten.add.Tensor, head, table)], {"0": 2})
 
 
 def logits(tokens=8, inner=6, words=4):

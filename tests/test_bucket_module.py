@@ -19,6 +19,7 @@ from commcc.base.errors import InputError, OptionError
 from commcc.base.terms import Kind
 from commcc.graph.collectives import identify
 from commcc.graph.index import build_index
+from commcc.graph.memory import live_bytes
 from commcc.passes.base import PlanContext
 from commcc.passes.bucket import Bucket
 from commcc.passes.options import build, parse_pipeline, to_text
@@ -389,3 +390,26 @@ def test_a_stored_plan_that_cannot_be(edit, words, tmp_path):
     path.write_text("\n".join(lines))
     with pytest.raises(InputError, match=words):
         run(program, read_plans(path))
+
+
+def test_what_a_bucket_is_sent_counts_against_the_budget():
+    """A gradient that is cast with the others of its bucket lives until the last one is there, past what is largest."""
+    b = GraphBuilder()
+    rows, columns = b.placeholder("rows", (64, 8)), b.placeholder("columns", (8, 64))
+
+    def reduced(factor):
+        gradient = b.call(aten.mm.default, b.call(aten.mul.Tensor, rows, factor), columns)
+        return b.scatter(b.call(torch.ops.prims.convert_element_type.default, gradient, torch.float32), 2, "0")
+
+    first = reduced(2.0)
+    large = b.call(aten.sum.default, b.call(aten.cat.default, [rows] * 80))
+    program = b.program([first, large, reduced(3.0)], {"0": 2})
+    for node in program.graph.nodes:
+        node.meta["custom"] = {"module_fqn": "m.0"}
+    merged = {}
+    for budget in ("own", "auto"):
+        result = run(program, [Bucket(strategy="module", modules=("m.0",), memory_budget=budget)])
+        merged[budget] = len(result.steps[0].plan.rewrite.buckets) if result.changed else 0
+        peaks = [live_bytes(index).peak_bytes for index in (build_index(program), result.last.index)]
+        assert (peaks[1] > peaks[0]) == (budget == "auto")
+    assert merged == {"own": 0, "auto": 1}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import accumulate, combinations
 from typing import TYPE_CHECKING
 
@@ -120,6 +121,16 @@ def test_no_two_texts_of_a_picture_overlap(browser, files, width):
             canvases = written(shown)
             assert sum(map(len, canvases)) > 8
             assert [pair for texts in canvases for pair in overlaps(texts)] == [], (fragment, place)
+
+
+def test_no_text_of_a_picture_is_cut_off_on_a_telephone(browser, tmp_path):
+    before, after = sides(TINY)
+    path = tmp_path / "narrow.html"
+    for longer in (2, 3, 5):  # the step takes less and less of the picture
+        path.write_text(page([replace(before, step_ns=longer * after.step_ns), after]))
+        with recording(browser):
+            shown = browser.open(path, size=(390, 900))
+        assert [text for texts in written(shown) for text, left, *_ in texts if left < 0] == []
 
 
 def overlaps(texts: list[list]) -> list[tuple[str, str]]:

@@ -68,6 +68,9 @@ class _Chunker:
         for region in regions:
             for at, group in turns_of(index, region).items() if region.in_turn else ():
                 self.turns.setdefault(at, []).append((region, group))
+        for at, turns in self.turns.items():
+            # Two regions meet where one reads the whole of what the other waits for: that one has to be made first.
+            turns.sort(key=lambda turn: at not in turn[1])
         self.joins = {join.node: join for region in regions for join in region.joins}
         self.resized: dict[int, list[Resized]] = {}
         for region in regions:

@@ -81,7 +81,7 @@ def change(before: float | None, after: float | None) -> str:
         return "="
     if not before:
         return "new"
-    return f"{(after - before) / before:+.1%}".replace("%", " %")
+    return f"{(after - before) / before:+,.1%}".replace("%", " %")
 
 
 def plural(number: int, noun: str) -> str:

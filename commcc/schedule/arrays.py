@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from commcc.base.jit import compiled
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -106,3 +108,16 @@ def rows_of(
         parts.append(np.fromiter(chain.from_iterable(rows), np.int64, int(begins[-1]) - begun))
         begun = int(begins[-1])
     return starts, np.concatenate(parts)
+
+
+@compiled
+def first_from(values: Ints, least: int) -> int:
+    """The first position whose value, of those that do not fall, is no less than this; their number where none is."""
+    low, high = 0, len(values)
+    while low < high:
+        middle = (low + high) >> 1
+        if values[middle] < least:
+            low = middle + 1
+        else:
+            high = middle
+    return low

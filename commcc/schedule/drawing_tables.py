@@ -12,7 +12,7 @@ from commcc.schedule.problem import FEW, LIGHT, MAX_FEEDING, MAX_PREPARATION
 from commcc.schedule.tables import Making, count_needed, pair, sorted_rows
 
 if TYPE_CHECKING:
-    from commcc.schedule.arrays import Graph
+    from commcc.schedule.arrays import Graph, Ints
     from commcc.schedule.drawing_units import Draft
 
 
@@ -28,8 +28,9 @@ def fill(draft: Draft, making: Making) -> tuple[int, int, int]:
     place = _waits(making, place)
     place = _prepares(draft, making, place)
     place, needed = _feeds(making, place)
-    place = _touched(draft, making, place)
-    place = _allocated(draft, making, place)
+    before, rows = draft.graph.rows, making.graph.rows
+    place = _by_buffer(draft, making, before.touched, rows.touched, 0, place)
+    place = _by_buffer(draft, making, before.allocated, rows.allocated, 1, place)
     return _resized(draft, making.graph, place), needed, _in_flight(making)
 
 
@@ -231,27 +232,15 @@ def _feeds(making: Making, place: int) -> tuple[int, int]:
 
 
 @compiled
-def _touched(draft: Draft, making: Making, place: int) -> int:
-    """Table ``touched``."""
-    graph, rows, pairs = draft.graph, draft.graph.rows, 0
+def _by_buffer(draft: Draft, making: Making, before: Ints, begins: Ints, least: int, place: int) -> int:
+    """Tables ``touched`` and, with ``least`` 1, ``allocated``. before: where rows began in the graph before."""
+    graph, pairs = draft.graph, 0
     for node in range(len(graph.nodes)):
         if draft.units[node].takes == node:
-            for k in range(rows[node].touched, rows[node + 1].touched):
+            for k in range(before[node], before[node + 1]):
                 pairs = pair(making, pairs, draft.units[node].number, draft.buffers[graph.items[k]])
-    pairs = _own_buffers(draft, making, pairs, 0)
-    return sorted_rows(making, pairs, len(making.graph.buffers), making.graph.rows.touched, place)
-
-
-@compiled
-def _allocated(draft: Draft, making: Making, place: int) -> int:
-    """Table ``allocated``."""
-    graph, rows, pairs = draft.graph, draft.graph.rows, 0
-    for node in range(len(graph.nodes)):
-        if draft.units[node].takes == node:
-            for k in range(rows[node].allocated, rows[node + 1].allocated):
-                pairs = pair(making, pairs, draft.units[node].number, draft.buffers[graph.items[k]])
-    pairs = _own_buffers(draft, making, pairs, 1)
-    return sorted_rows(making, pairs, len(making.graph.buffers), making.graph.rows.allocated, place)
+    pairs = _own_buffers(draft, making, pairs, least)
+    return sorted_rows(making, pairs, len(making.graph.buffers), begins, place)
 
 
 @compiled

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commcc.base.jit import compiled, kernel
-from commcc.schedule.arrays import records
+from commcc.schedule.arrays import first_from, records
 from commcc.schedule.heaps import heaps, pop, push
 from commcc.schedule.line_jobs import (
     BUFFER,
@@ -40,7 +40,6 @@ from commcc.schedule.line_jobs import (
     Line,
     count_items,
     find_jobs,
-    first_from,
     more,
     put_in_line,
 )

@@ -346,16 +346,3 @@ def _queue(line: Line, early: int) -> None:
         of = line.streams[line.jobs[job].stream]
         line.queues[1 - early, of.end] = job
         of.end += 1
-
-
-@compiled
-def first_from(values: Ints, least: int) -> int:
-    """The first position whose value, of those that do not fall, is no less than this; their number where none is."""
-    low, high = 0, len(values)
-    while low < high:
-        middle = (low + high) >> 1
-        if values[middle] < least:
-            low = middle + 1
-        else:
-            high = middle
-    return low

@@ -80,7 +80,7 @@ _GLANCED: tuple[Start, ...] = (
     *((_LINE, (0, 4000, 1000, 2, 1)), (_OWN, (500, 1000, 0, 2, 1)), (_OWN, (1000, 4000, 1000, -1))),
     *((_BEST, (0, 1500, 0, -1)), (_LINE, (0, 1500, 0, 2))),
 )
-#: So many of these at least, even where they are hopeless.
+#: At least this many of these are made, even where they are hopeless.
 _ENOUGH = 2
 #: What a round begins from, and with which setting. Where little is left to gain the first ones suffice.
 _EXPLORED: tuple[Start, ...] = (
@@ -104,27 +104,30 @@ _EXPLORED: tuple[Start, ...] = (
 _RELAXED: tuple[Start, ...] = tuple(
     (_OWN, own) for own in ((0, 1500, 0, 2), (0, 1500, 0, -1), (0, 4000, 0, 4), (0, 16000, 0, 2), (0, 16000, 0, -1))
 )
-#: From how far above the lower bound on there is that round, and those under tight memory, in permille.
+#: How far the best step has to be above the lower bound, in permille, for the round _RELAXED, and for rounds under
+#: tight memory.
 _FAR, _FARTHER = 5, 10
-#: The budgets of further rounds, in permille; where the peak is above so many permille of the budget.
+#: The budgets of rounds under tight memory, in permille of the budget; and the share of the budget, in permille, above
+#: which a peak counts as at its edge.
 _TIGHTER, _EDGE = (990, 995, 980), 980
-#: So many schedules begin from the graph's own order before the best one is improved for the first time.
+#: Schedules made before the best one is improved for the first time.
 _FIRST = 2
-#: So many schedules in a row without a gain end a round, and twice as many far from the lower bound.
+#: A round ends after this many schedules in a row without a gain, after twice as many far from the lower bound.
 _PATIENCE = 6
-#: On graphs smaller than this the same number of nodes is looked at, not of schedules.
+#: On small graphs a round has more patience: until schedules of this many nodes in all brought no gain.
 _PATIENT_NODES = 3000
-#: So many times fewer compute nodes may stand between a launch and its wait where runs of compute are long.
+#: The limit on prefetch is divided by this where runs of compute are long, and in a round under tight memory.
 _NARROWER = 4
 #: Runs of compute that the best order is cut to, the first of these that costs nothing.
 _CUTS = (4, 6, 8, 12, 16, 24, 32)
-#: Trials of moves from one order: at most so many, and so many nodes in all; on graphs of fewer nodes than that.
+#: Trials of moves from one order: at most _TRIALS, and no more than look at _TRIED_NODES nodes in all. Graphs of
+#: _MOVED_NODES nodes or more get none.
 _TRIALS, _TRIED_NODES, _MOVED_NODES = 8000, 1_500_000, 3000
-#: Steps are the same where one is at most so small a part longer: a wait that moves takes a few ns.
+#: A step counts as the same if it is longer by at most one part in this many: a wait that moves takes a few ns.
 _SAME = 100_000
-#: So many times an order in which only collectives moved is made again where it takes too much memory.
+#: How often an order in which only collectives moved is made again where it takes too much memory.
 _AGAIN = 5
-#: No search for what is at most this much above the lower bound, in permille.
+#: A step at most this much above the lower bound, in permille, ends the search.
 _CLOSE = 1
 
 

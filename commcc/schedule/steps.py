@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from commcc.base.jit import compiled
+from commcc.schedule.arrays import first_from
 from commcc.schedule.heaps import pop, push
 from commcc.schedule.live import begin_curve, hoist, ran
 from commcc.schedule.ready import add_position, drop_position
 from commcc.schedule.walk import AWAITED, CLOSED, DUE, ENDING, EXPIRING, LATEST, Walk
 
 if TYPE_CHECKING:
-    from commcc.schedule.arrays import Graph, Ints
+    from commcc.schedule.arrays import Graph
 
 
 @compiled
@@ -236,20 +237,7 @@ def windows(graph: Graph, walk: Walk) -> None:
         mine, facts = walk.nodes[launch], graph.nodes[launch]
         if mine.need >= 0 and facts.asynchronous:
             least = computed[mine.need] - max(prefetch, facts.between)
-            mine.opens = min(_first_from(computed, mine.need, least), mine.position)
-
-
-@compiled
-def _first_from(rising: Ints, end: int, least: int) -> int:
-    """The first place before ``end`` of numbers that never fall that is at least so much; else ``end``."""
-    begin = 0
-    while begin < end:
-        middle = (begin + end) >> 1
-        if rising[middle] < least:
-            begin = middle + 1
-        else:
-            end = middle
-    return begin
+            mine.opens = min(first_from(computed, least), mine.need, mine.position)
 
 
 @compiled

@@ -224,8 +224,9 @@ class Bodies:
         )
         places = self.places(region)
         readers = [(n, user) for n in leaving for user in self.index.users[n] if user not in inside]
-        # Also where another region reads it.
-        early = any(self.taken.get(user, user) <= places[n] for n, user in readers)
+        # Also where another region reads it, which is made later only where this one holds the node that both stand at.
+        taken = [(places[n], self.taken.get(user, user)) for n, user in readers]
+        early = any(reader < at or (reader == at and at not in inside) for at, reader in taken)
         return None if early or self._disturbs(places) else region
 
     def places(self, region: ChunkedRegion) -> dict[int, int]:

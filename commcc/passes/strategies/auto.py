@@ -17,7 +17,8 @@ simulated. A bucketing is a cap on the bytes of a bucket for every key (kind, gr
    ``coalesced``) from the best of these, with as much effort: in each bucket what takes less, no copies where nothing
    was merged, no copies at all, either form for each key;
 6. where one stream of collectives is busy for most of the best step, its buckets with other, unequal sizes along the
-   step (:mod:`commcc.passes.strategies.uneven`), up to two or, where compute leaves space, ten times ``effort``;
+   step (:mod:`commcc.passes.strategies.uneven`): up to twice ``effort`` of them, or ten times where compute fills
+   less than 97 % of the step;
 7. a quarter of ``effort`` with smaller buckets of other reduce-scatters, where merging made the longest run of compute
    between two of them longer: what shortens it at no more than 0.1 % of the step is taken.
 
@@ -47,7 +48,7 @@ from commcc.passes.reorder import Reorder
 from commcc.passes.strategies.choices import BY_BLOCK, CAPS, Choice, Rung, ladder, with_rung
 from commcc.passes.strategies.making import Making
 from commcc.passes.strategies.results import BucketResult
-from commcc.passes.strategies.uneven import NEAR, NEVER, UNEVEN, begun_from, improved
+from commcc.passes.strategies.uneven import BEGIN_WITHIN, NEVER, UNEVEN, begun_from, improved
 from commcc.passes.strategies.written import never_worse
 from commcc.plan import Bucket as PlannedBucket
 from commcc.plan import LeftOut, Merging
@@ -66,30 +67,37 @@ if TYPE_CHECKING:
     from commcc.timing.cost import CostModel, Costs
 
 _IN_WORDS = {BY_BLOCK: "by block", UNEVEN: "unequal"}
-#: Schedules for each bucketing; what ranks bucketings is seen in the first ones.
+# Shares below are in permille.
+
+#: Schedules of each bucketing in the first look, which ranks them.
 _SCHEDULES = 4
-#: A bucketing whose first schedule is so much longer than the best one, in permille, gets no other.
+#: A bucketing whose first two schedules are longer than the best step by more than this share gets no further ones.
 _HOPELESS = 40
-#: So many bucketings that are so much longer than the best one, in permille, get so many schedules in a second look.
+#: The second look: at most _FINALISTS bucketings and the best one, no longer than that by more than the share _FINAL,
+#: get the schedules from number _SCHEDULES to _MORE_SCHEDULES as well.
 _FINALISTS, _FINAL, _MORE_SCHEDULES = 4, 5, 8
-#: A bucketing whose first schedules are so much shorter than what no merging can reach, in permille, has won; on graphs
-#: of so many nodes: on small ones prices of chains, which a sketch does not know, weigh more, and a search is cheap.
+#: On graphs of at least _LARGE nodes merging has won, without a full search of no merging, where the first schedules
+#: are shorter by the share _CERTAIN than any order without merging. On smaller graphs prices of fused chains, which a
+#: sketch does not know, weigh more, and a search is cheap.
 _CERTAIN, _LARGE = 50, 3000
-#: Unequal sizes are tried where a stream is busy for so much of the step, in permille; so many times ``effort`` of
-#: them. Where they make the step shorter by no more than so much, in permille, both get the full effort.
+#: Unequal sizes are tried, _SHAPES times ``effort`` of them, where a stream is busy for at least the share _BUSY of the
+#: step. The best equal sizes get the full effort too, unless unequal ones are shorter by more than the share _SURE.
 _BUSY, _SHAPES, _SURE = 750, 2, 20
-#: Where compute leaves so much of the step, in permille, sizes are changed from several bucketings on, so many times.
+#: Where compute leaves more than the share _IDLE of the step, unequal sizes begin from several bucketings, and
+#: _FROM_STARTS times ``effort`` of them are tried.
 _IDLE, _FROM_STARTS = 30, 10
-#: Other forms are tried where copies and launches take so much of the step, in permille, and compute leaves no more of
-#: it than so much, or no stream is busy for most of it.
+#: Other forms are tried where copies and launches take at least the share _SPENT of the step, and either compute leaves
+#: less than the share _WAITING of it, or no stream is busy for _BUSY of it.
 _SPENT, _WAITING = 5, 100
-#: What a few schedules say of the best unequal sizes may not hold for their real prices; then so many others are tried.
+#: On large graphs, other unequal sizes that get the full effort where the best ones do not keep with real prices what
+#: few schedules promised.
 _SPARE = 2
-#: One of so many parts of ``effort`` goes to buckets that make runs of compute shorter.
+#: ``effort`` divided by this goes to buckets that make runs of compute shorter.
 _FEWER = 4
-#: A step has to be this much shorter to justify more merges, in permille.
+#: More merges have to make the step shorter by more than this share.
 _GAIN = 1
-#: A bucketing whose first schedules are so much longer, in permille, than no merging's may still be the better one.
+#: Bucketings whose first schedules are longer than those of no merging, or of the best one in another form, by at most
+#: this share may still win.
 _NEAR = 5
 
 
@@ -206,8 +214,8 @@ class Search:
         return full * 1000 > best.step_ns * (1000 - _WAITING) or busy * 1000 < best.step_ns * _BUSY
 
     def _spread(self, none: Tried, best: Tried) -> Tried:
-        """Where merging made runs of compute longer: with smaller buckets of reduce-scatters, of those as fast as this
-        one the one with the shortest runs.
+        """This bucketing; where merging made runs of compute longer one with smaller buckets of reduce-scatters: the
+        one with the shortest runs, of those as fast.
         """
         first, left = best, self.options.effort // _FEWER
         for place, (key, rung) in enumerate(zip(self.keys, best.choice, strict=True)):
@@ -242,7 +250,9 @@ class Search:
             return [best]
         if best.step_ns * (1000 - _IDLE) < sum(self.unmerged.stream_ns) * 1000:
             return improved(self, [best], stream, _SHAPES * self.options.effort)
-        return improved(self, begun_from(best, self._near(best, NEAR)), stream, _FROM_STARTS * self.options.effort)
+        return improved(
+            self, begun_from(best, self._near(best, BEGIN_WITHIN)), stream, _FROM_STARTS * self.options.effort
+        )
 
     def _busiest(self, best: Tried) -> tuple[str, int]:
         """The stream that is busy for longest with what may be merged, and for how many ns."""
@@ -259,8 +269,8 @@ class Search:
         return max(busy.items(), key=lambda item: item[1], default=("", 0))
 
     def _starts(self, best: Choice, form: str) -> list[Choice]:
-        """What to try first in this form: all keys; before that, keys that are not merged so far, the others as they
-        are, and after copies all keys with what takes less for each bucket.
+        """What to try first in this form, in turn: in a form behind the first one what takes less for each bucket;
+        each cap for the keys that are not merged so far; the caps of the best; each cap for all keys.
         """
         caps = (*((BY_BLOCK,) if self.making.by_block(form) else ()), *CAPS)
         filled = [tuple(rung if rung.cap else Rung(cap, form) for rung in best) for cap in caps]

@@ -7,6 +7,7 @@ those that were moved stay where they are; where that is not enough, their bucke
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from commcc.base.text import plural, size
@@ -15,7 +16,7 @@ from commcc.passes.strategies.written import written
 from commcc.plan import Merging
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     from commcc.graph.index import GraphIndex
     from commcc.passes.base import PlanContext
@@ -67,7 +68,11 @@ def within(budget: int | None, context: PlanContext, form: Callable[[GivenUp], B
 
 
 def _holding(context: PlanContext, merging: Merging, limit: int) -> frozenset[int]:
-    """Launches, in the graph before, that hold memory where the limit is passed."""
+    """Launches, in the graph before, that hold memory where the limit is passed.
+
+    Those that do with what is put together for them; where there are none, with what they are sent, which an earlier
+    launch would have let go.
+    """
     index = context.index
     after = written(context, merging)
     memory = MemoryModel(after)
@@ -75,13 +80,17 @@ def _holding(context: PlanContext, merging: Merging, limit: int) -> frozenset[in
     over = [at for at, held in enumerate(live) if held > limit]
     last = {buffer: node for node in range(len(after)) for buffer in memory.touched[node]}
     number = {name: launch for launch in index.launches for name in _names(index, launch)}
-    holders: set[int] = set()
-    for launch in after.launches if over else ():
-        begin = _begin(after, launch)
-        end = max((last.get(buffer, launch) for buffer in after.estimates.buffers[launch]), default=launch)
-        if any(begin <= at <= end for at in over):
-            holders.update(number[name] for name in _names(after, launch) if name in number)
-    return frozenset(holders)
+    members = {launch: [number[n] for n in _names(after, launch) if n in number] for launch in after.launches}
+    for begin_of in (_begin, partial(_sent_from, index, members)) if over else ():
+        holders: set[int] = set()
+        for launch in after.launches:
+            begin = begin_of(after, launch)
+            end = max((last.get(buffer, launch) for buffer in after.estimates.buffers[launch]), default=launch)
+            if any(begin <= at <= end for at in over):
+                holders.update(members[launch])
+        if holders:
+            return frozenset(holders)
+    return frozenset()
 
 
 def _begin(after: GraphIndex, launch: int) -> int:
@@ -91,6 +100,20 @@ def _begin(after: GraphIndex, launch: int) -> int:
         frontier = {p for node in frontier for p in after.data_preds[node] if after.ops[p] not in _FETCHED}
         nodes = nodes | frontier
     return min(nodes)
+
+
+def _sent_from(index: GraphIndex, members: Mapping[int, Sequence[int]], after: GraphIndex, launch: int) -> int:
+    """Where the first of what the members of a merged launch sent in the graph before is made; views begin with it."""
+    begin, preds, buffers = launch, index.data_preds, index.estimates.buffers
+    for sent in (sent for member in members[launch] for sent in index.launches[member].inputs):
+        node = sent
+        while index.names[node] not in after.position:  # a cast that is made of all members at once
+            (node,) = preds[node]
+        while preds[node] and buffers[preds[node][0]] == buffers[node]:
+            node = preds[node][0]
+        if index.ops[node] not in _FETCHED:
+            begin = min(begin, after.position[index.names[node]])
+    return begin
 
 
 def _names(index: GraphIndex, launch: int) -> tuple[str, ...]:

@@ -1,9 +1,11 @@
 """The buckets of one graph that strategy ``auto`` chooses from, each made once.
 
-making = Making(options, context, model, costs, taken)
-making.of(keys, choice)                             # of a cap and a form for each key
-making.by_block("coalesced")                        # those of strategy module, by key
-making.bucket([gather_a, gather_b], "copy")
+::
+
+    making = Making(options, context, model, costs, taken)
+    making.of(keys, choice)                             # of a cap and a form for each key
+    making.by_block("coalesced")                        # those of strategy module, by key
+    making.bucket([gather_a, gather_b], "copy")
 """
 
 from __future__ import annotations
@@ -34,8 +36,8 @@ if TYPE_CHECKING:
 
 
 class Making:
-    """taken: collectives that may be merged. size: of each, in bytes. coalesced: by form, whether members are launched
-    in one call.
+    """Buckets by choice and by members. taken: collectives that may be merged. size: of each, in bytes. coalesced: by
+    form, whether members are launched in one call.
     """
 
     def __init__(

@@ -1,8 +1,10 @@
 """Which module prefetches which: the texts of the option ``prefetch``.
 
-next                             each module the one after it
-2                                each module the two after it
-layers.0=layers.1:norm=output    these and no others
+::
+
+    next                             each module the one after it
+    2                                each module the two after it
+    layers.0=layers.1:norm=output    these and no others
 """
 
 from __future__ import annotations

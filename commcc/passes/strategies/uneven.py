@@ -42,21 +42,24 @@ Rows = dict["Key", Row]
 
 #: Stands for the cap of a key whose buckets have unequal sizes.
 UNEVEN = -2
-#: A step is shorter where it is by one of so many parts, and much the same where it is no longer by as much.
+#: A step is shorter where it is so by more than one part in _SAME, and as good where it is longer by no more than one
+#: part in _LEVEL.
 _SAME, _LEVEL = 5000, 5000
-#: Schedules of a bucketing. One whose step becomes longer than the best one by so much, in permille, is given up, and
-#: where the first two are there is no other.
+#: Schedules of a bucketing. A schedule is given up once it is longer than the best step by more than _LONGER permille;
+#: where the first two are, no other is made.
 _SCHEDULES, _LONGER = 3, 1
-#: So many times the limit on what a bucket spans, which keeps equal ones from taking memory: here memory is judged.
+#: Buckets may span so many times ``max_topo_span``, a limit that keeps equal ones from taking memory: here memory is
+#: judged.
 _SPAN = 4
-#: Schedules of what is begun from: the setting that does best for it is the first for all others.
+#: Schedules of a bucketing to begin from: the setting that does best for it is the first for all others.
 _FIRST = 8
-#: Bucketings to begin from: so many at most, longer than the best by no more than so much, in permille; alike are those
-#: whose steps differ by one of so many parts.
-_STARTS, NEAR, _ALIKE = 6, 100, 1000
+#: Bucketings to begin from: at most _STARTS, longer than the best by no more than BEGIN_WITHIN permille. Two are alike
+#: where their steps differ by no more than one part in _ALIKE.
+_STARTS, BEGIN_WITHIN, _ALIKE = 6, 100, 1000
 #: The step of what cannot run.
 NEVER = 1 << 62
-#: Bucketings judged from each start in a round, while there are several; so many without a gain end a level.
+#: While there are several starts, bucketings judged from each in a round; and how many in a row without a gain end a
+#: level.
 _ROUND, _PATIENCE = 12, 12
 
 
@@ -85,10 +88,11 @@ class Judged(NamedTuple):
 
 
 def improved(search: Search, starts: Sequence[Tried], stream: str, effort: int) -> list[Tried]:
-    """The best of so many bucketings that differ from one of these in the sizes of buckets on one stream, of each start
-    that was led to a better one than the first; the best of all comes first. The first start where there is none.
+    """Of each start that leads to a better bucketing than the first start, the best that it leads to; best first. The
+    first start where none does.
 
-    starts: the best first. All are changed in turn, and after each round the worse half is left where it is.
+    Bucketings differ from their start in the sizes of buckets on one stream. starts: the best first. All are changed in
+    turn, and after each round the worse half is left where it is. effort: bucketings judged, of all starts together.
     """
     descents = [_Bucketings(search, start, stream).shapes() for start in starts]
     first, running = starts[0], list(descents)
@@ -102,8 +106,8 @@ def improved(search: Search, starts: Sequence[Tried], stream: str, effort: int) 
 
 
 def begun_from(best: Tried, others: Sequence[Tried]) -> list[Tried]:
-    """The best bucketings, that one first; of those with the same caps on the longest key none that is as fast as
-    another one.
+    """What to begin from: this bucketing, then the next best. One that has the same rung as another for the key whose
+    collectives take longest, and much the same step, is left out.
     """
     starts = [best]
     for tried in sorted(others, key=lambda t: (t.over, t.step_ns, t.members)):

@@ -35,7 +35,7 @@ def written(context: PlanContext, merging: Merging) -> GraphIndex:
 
 
 def never_worse(context: PlanContext, search: Search, none: Tried, best: Tried) -> Tried:
-    """The better of the two, both scheduled with the full effort of ``reorder``."""
+    """The best bucketing; on a small graph no merging, where that is better once both are scheduled in full."""
     from commcc import schedule
 
     if not best.buckets or len(context.index) >= _SMALL:

@@ -63,10 +63,7 @@ function cardOf(card, first, last) {
 
 /** "-12.3 %  before 217.9 ms", in green or red where that means something. */
 function changeLine(card, first, before, after) {
-  const text = change(before, after, card.key.endsWith("_share"));
-  const direction = before === null || after === null ? 0 : Math.sign(after - before) * card.better;
-  const tone = direction > 0 ? "good" : direction < 0 ? "bad" : "even";
-  const badge = make("span", { class: `badge ${tone}` }, text === "=" ? "unchanged" : text);
+  const badge = changeBadge(before, after, card.better, card.key.endsWith("_share"));
   return make("p", { class: "card-change" }, badge, " ", make("span", {}, `${first.label} ${shown(card.key, before, Math.max(before ?? 0, after ?? 0), first.unknown)}`));
 }
 

@@ -72,7 +72,7 @@ function collectiveColumns(side, pick) {
     spent("exposed", (each) => each.exposed),
     { label: "hidden", number: true, value: hidden, text: (each) => percent(hidden(each) < 0 ? null : hidden(each)) },
     { label: "merged", number: true, value: (each) => each.merged.length, text: (each) => (each.merged.length ? grouped(each.merged.length) : "") },
-    { label: "priced by", value: (each) => [pricedBy(side(), each.node), each.how].filter(Boolean).join(": ") },
     { label: "module", value: (each) => side().module(each.node) ?? "" },
+    { label: "priced by", value: (each) => [pricedBy(side(), each.node), each.how].filter(Boolean).join(": ") },
   ];
 }

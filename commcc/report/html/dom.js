@@ -58,3 +58,11 @@ class Surface {
     return context;
   }
 }
+
+/** How a figure changed, in green or red where that means something: better -1 when less is, 1 when more is, 0 when neither. */
+function changeBadge(before, after, better, isShare = false) {
+  const text = change(before, after, isShare);
+  const slight = /^.0\.0/.test(text);
+  const way = slight || before === null || after === null ? 0 : Math.sign(after - before) * better;
+  return make("span", { class: `badge ${way > 0 ? "good" : way < 0 ? "bad" : "even"}` }, text === "=" ? "unchanged" : text);
+}

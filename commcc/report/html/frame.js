@@ -4,10 +4,7 @@
 function figureCard({ key, label, value, before = null, text = grouped, better = 0, note = null, tone = null }) {
   const parts = [make("div", { class: "card-label" }, label), make("div", { class: tone ? `card-value ${tone}` : "card-value" }, text(value))];
   if (before !== null) {
-    const way = Math.sign(value - before) * better;
-    const style = way > 0 ? "badge good" : way < 0 ? "badge bad" : "badge";
-    const delta = change(before, value, false);
-    parts.push(make("div", { class: "card-change" }, make("span", { class: style }, delta === "=" ? "unchanged" : delta), " ", make("span", {}, `from ${text(before)}`)));
+    parts.push(make("div", { class: "card-change" }, changeBadge(before, value, better), " ", make("span", {}, `from ${text(before)}`)));
   }
   if (note !== null) parts.push(make("div", { class: "card-change" }, note));
   return make("article", { class: "card", "data-key": key }, ...parts);

@@ -65,11 +65,14 @@ function paintPeak(context, track, row, scale) {
   const text = `peak ${leastBytes(value, side.unknown)}`;
   context.font = palette.font;
   const end = scale.x(side.step);
-  const room = (x < end && end < surface.width ? end : surface.width) - x > context.measureText(text).width + 12;
+  const length = context.measureText(text).width + 12;
+  const behind = (x < end && end < surface.width ? end : surface.width) - x > length;
+  // Rather beyond the end of the step than cut off at the left.
+  const right = behind || (x < length && surface.width - x > length);
   context.fillStyle = palette.ink;
   context.textBaseline = "middle";
-  context.textAlign = room ? "left" : "right";
-  context.fillText(text, room ? x + 7 : x - 7, y - 7);
+  context.textAlign = right ? "left" : "right";
+  context.fillText(text, right ? x + 7 : x - 7, y - 7);
 }
 
 function highestOf(values) {

@@ -2,8 +2,8 @@
 
 function fillFigures(figures, sides) {
   const columns = [{ label: "", value: ([label]) => label }];
-  const columnOf = (label, k) => ({ label, number: true, value: (row) => row[k], class: "tight" });
-  if (sides.length > 1) columns.push(columnOf(sides[0].label, 1), columnOf(sides[1].label, 2), columnOf("change", 3));
+  const columnOf = (label, k) => ({ label, number: true, value: (row) => row[k] });
+  if (sides.length > 1) columns.push(columnOf(sides[0].label, 1), columnOf(sides[1].label, 2), changeColumn("change", (row) => row[3]));
   else columns.push(columnOf("value", 1));
   byId("figures-table").append(makeTable(columns, figures));
 }

@@ -7,6 +7,11 @@ function makeTable(columns, rows, attributes = {}) {
   return make("div", { class: "scroll" }, make("table", attributes, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...body)));
 }
 
+/** A column of changes as the command line shows them, with a minus sign like that of the cards. */
+function changeColumn(label, value) {
+  return { label, number: true, value: (row) => value(row).replace(/^-/, "\u2212") };
+}
+
 function makeRow(columns, row) {
   const cells = columns.map((column, k) => {
     const content = column.cell ? column.cell(row) : column.text ? column.text(row) : column.value(row);

@@ -101,7 +101,7 @@ function listsOf(data, choose) {
   const rewired = data.rewired.map((name) => ({ name }));
   return [
     ["merged", `merged ${grouped(merged.reduce((sum, merge) => sum + merge.members.length, 0))} into ${grouped(merged.length)}`, merged, [
-      into, { label: "kind", value: (row) => spelled(row.kind) }, { label: "group", value: (row) => row.group },
+      into, { label: "kind", value: (row) => spelled(row.kind), class: "kind" }, { label: "group", value: (row) => row.group },
       number("of", (row) => row.members.length), number("span", (row) => row.span),
       ends("launch passed", "launch_moved"), ends("wait passed", "wait_moved"), names("members", "members"),
     ]],
@@ -165,7 +165,8 @@ begin((data) => {
   byId("verdict").hidden = !data.identical;
   byId("verdict").textContent = "The same nodes in the same order.";
   showCards(data);
-  const columns = ["", "before", "after", "change"].map((label, k) => ({ label, number: k > 0, value: (row) => row[k] }));
+  const columns = ["", "before", "after"].map((label, k) => ({ label, number: k > 0, value: (row) => row[k] }));
+  columns.push(changeColumn("change", (row) => row[3]));
   byId("figures-table").append(makeTable(columns, data.figures));
   const places = new Places(data);
   showLists(listsOf(data, (number) => places.choose(number)));

@@ -148,12 +148,11 @@ class SweepPage {
     const metrics = this.data.settings[this.data.best].metrics;
     for (const figure of this.figures) {
       const [old, now] = [figure.value(this.data.before), figure.value(metrics)];
-      const style = now < old ? "badge good" : now > old ? "badge bad" : "badge";
       byId("cards").append(
         make("div", { class: "card", "data-key": figure.key, title: figure.about },
           make("div", { class: "card-label" }, figure.label),
           make("div", { class: "card-value" }, figure.text(now)),
-          make("div", { class: "card-change" }, make("span", { class: style }, change(old, now, false)), " from ", figure.text(old))),
+          make("div", { class: "card-change" }, changeBadge(old, now, -1), " from ", figure.text(old))),
       );
     }
   }
