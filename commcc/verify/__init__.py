@@ -47,6 +47,7 @@ from commcc.graph.memory import live_bytes
 from commcc.graph.ops import facts
 from commcc.verify import boundary, compare
 from commcc.verify.chunks import folded
+from commcc.verify.kernels import compare_kernels
 from commcc.verify.normalise import check_order, compare_edges, compare_groups, unfolded, without_edges
 from commcc.verify.pair import Pair
 from commcc.verify.same import identical
@@ -95,6 +96,7 @@ def _compare(before: Program, after: Program, report: Report) -> None:
     if not check_order(after.graph, report, "") or not fine:
         return
     boundary.compare_exported(before, after, report)
+    compare_kernels(before, after, report)
     stands_for = compare_groups(before, after, report)
     whole = folded(before, after, report, stands_for)
     if whole is None:

@@ -11,8 +11,9 @@
         reader.symint(17, expr='s77')                -> Sym(s77)
     setup_fake_process_groups({'0': {'size': 4, 'rank': 0}})    -> group '0' of 4 ranks
 
-Only these parts are looked at; the rest of the file (imports, settings, kernels) is skipped. In ``load_args``
-anything but the calls that PyTorch writes there is refused with its line, except what only prepares data.
+Only these parts are looked at, and of Triton kernels a digest is kept; the rest of the file (imports, settings) is
+skipped. In ``load_args`` anything but the calls that PyTorch writes there is refused with its line, except what only
+prepares data.
 
 Sizes for which the file gives a number stay symbols with that number as their hint, so that nothing
 takes an example for a constant; the header keeps the numbers.
@@ -36,6 +37,7 @@ from commcc.graph.program import Note, ProcessGroup
 from commcc.serialization.attributes import unknown_note
 from commcc.serialization.fx import parse_text
 from commcc.serialization.fx.values import constants
+from commcc.serialization.logs.triton_kernels import kernels_of
 from commcc.serialization.shapes import ShapeContext, contiguous_stride
 
 if TYPE_CHECKING:
@@ -75,7 +77,7 @@ def parse_runnable(text: str, where: str) -> tuple[Program, ShapeContext]:
     groups = _groups(program.groups, text, where)
     # Of a symbol without a value at trace time only the header can keep the number.
     numbers: dict[str, Json] = {name: info.to_json() for name, info in ctx.symbols.items() if info.hint is not None}
-    header = {**({"symbols": numbers} if numbers else {}), **program.header}
+    header = {**({"symbols": numbers} if numbers else {}), **kernels_of(text), **program.header}
     return replace(program, groups=groups, header=header, notes=(*program.notes, *notes)), ctx
 
 
