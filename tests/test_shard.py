@@ -21,7 +21,12 @@ def reports(tmp_path_factory):
     worker = [str(ROOT / "tests" / "shard_worker.py"), str(folder)]
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4", *worker]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    subprocess.run(command, check=True, capture_output=True, timeout=300, env=environment)
+    for _ in range(2):
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+        # gloo's own threads were seen to crash a rank on a busy machine; that says nothing of gradients.
+        if "Signal 11 (SIGSEGV)" not in ran.stderr:
+            break
+    assert ran.returncode == 0, ran.stderr[-2000:]
     return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(4)]
 
 
