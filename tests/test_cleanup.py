@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from commcc.graph.collectives import identify
 from commcc.graph.copying import copy_node
 from commcc.graph.index import build_index
 from commcc.graph.ops import OpaqueOp, only_computes
-from commcc.graph.program import META_KEY, NodeRecord
+from commcc.graph.program import META_KEY, NodeRecord, ProcessGroup
 from commcc.passes.base import PlanContext
 from commcc.passes.cleanup import NEEDED, TRACING, Cleanup
 from commcc.passes.options import parse_pipeline
@@ -48,7 +49,7 @@ def cleaned(program, **options):
 
 
 def with_dead(program, rng):
-    """The program with chains of compute, views and collectives that nothing needs."""
+    """The program with chains of compute, views and collectives in a group of one rank that nothing needs."""
     graph, env, count = fx.Graph(), {}, 0
 
     def add(target, arguments, like):
@@ -67,10 +68,10 @@ def with_dead(program, rng):
             continue  # in flight
         at = add(aten.mul.Tensor, (env[node], 3), val)
         if rng.random() < 0.5:
-            at = add(c10d.wait_tensor.default, (add(c10d.all_reduce.default, (at, "sum", "0"), val),), val)
+            at = add(c10d.wait_tensor.default, (add(c10d.all_reduce.default, (at, "sum", "alone"), val),), val)
         if rng.random() < 0.5:
             at = add(aten.view.default, (at, list(val.shape)), val)
-    return replace(program, graph=graph), count
+    return replace(program, graph=graph, groups={**program.groups, "alone": ProcessGroup("alone", 1)}), count
 
 
 @RELAXED
@@ -90,13 +91,41 @@ def test_exactly_the_dead_goes(seed, world):
     assert not cleaned(after)[1].changes
 
 
-def test_the_preset_auto_launches_nothing_that_nobody_reads():
-    program, _ = cleaned(random_program(7, 5, 2))
-    grown, count = with_dead(program, random.Random(7))
-    collectives = len(build_index(program).launches)
-    assert count and len(build_index(grown).launches) > collectives
-    result = run(grown, from_preset("auto"), model=load_model())
-    assert result.verified == "proved" and len(result.last.index.launches) <= collectives
+def test_collectives_stay_that_only_other_ranks_need():
+    """The first rank of causal ring attention: it passes keys on, and needs nothing of what it receives."""
+    b = GraphBuilder()
+    q, k = b.placeholder("q", (8, 8)), b.placeholder("k", (8, 8))
+    sent = k
+    for _ in range(3):
+        launch = b.call(c10d.all_to_all_single.default, sent, [0, 8], [8, 0], "0")
+        sent = b.call(c10d.wait_tensor.default, launch)
+    whole = b.call(c10d.wait_tensor.default, b.call(c10d.all_gather_into_tensor.default, k, 2, "0"))
+    b.call(aten.view.default, whole, [2, 64])
+    program = b.program([b.call(aten.mm.default, q, k)], {"0": 2})
+    result = run(program, from_preset("auto"), model=load_model())
+    kept = Counter(node.target for node in result.program.graph.nodes)
+    assert (kept[c10d.all_to_all_single.default], kept[c10d.all_gather_into_tensor.default]) == (3, 1)
+    assert kept[aten.view.default] == 0
+    for target in (c10d.all_to_all_single.default, c10d.all_gather_into_tensor.default):
+        without = replace(program, graph=copied(program.graph))
+        nodes = list(without.graph.nodes)
+        gone = {node for node in nodes if node.target == target}
+        gone.update(node for node in nodes if node.target == aten.view.default)
+        gone.update(node for node in nodes if not gone.isdisjoint(node.all_input_nodes))
+        for node in reversed(nodes):
+            if node in gone:
+                without.graph.erase_node(node)
+        verdict = verify(program, without)
+        assert verdict.status == "unproved" and "other ranks" in str(verdict.unproved)
+
+
+def test_an_exchange_in_a_group_of_one_rank_goes():
+    b = GraphBuilder()
+    x = b.placeholder("x", (8, 8))
+    b.call(c10d.wait_tensor.default, b.call(c10d.all_to_all_single.default, x, [8], [8], "0"))
+    program = b.program([b.call(aten.mm.default, x, x)], {"0": 1})
+    after, plan = cleaned(program)
+    assert plan.report.collectives_removed == 1 and verify(program, after).status == "proved"
 
 
 def effects():

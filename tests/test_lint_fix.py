@@ -41,7 +41,7 @@ def test_what_nothing_needs_is_found():
     (again,) = findings("doubled-wait", WASTEFUL)
     assert again.text == "1 wait for what was waited for already" and again.spots[0].node == "again"
     unused = graph("a", "g = gather(a)", "w = wait_wide(g)", "m = mm(a, a)", returns="m")
-    assert [each.text for each in findings("dead-nodes", unused)] == ["nothing needs 2 nodes, 1 launch among them"]
+    assert not findings("dead-nodes", unused)  # other ranks may need what they receive
     assert not findings("dead-nodes", TWICE) and not findings("doubled-wait", TWICE)
 
 

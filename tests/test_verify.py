@@ -214,7 +214,6 @@ def test_dead_code_may_go_and_is_mentioned():
         x = g.input("x", 4, 3)
         if dead:
             g(aten.cos.default, x, name="dead")
-            g.gather(x)
         return g.program(g(aten.sin.default, x))
 
     verdict = proved(make(True), make(False))

@@ -1,7 +1,11 @@
 """cleanup: removes nodes that nothing needs, and metadata that nothing reads.
 
     t = t(w)              nobody uses t     ->    (gone)
-    ag = all_gather(p)    v = wait(ag)            (gone: a collective whose result nobody uses)
+    ag = all_gather(p)    v = wait(ag)            (stays, though nobody here uses its result)
+
+A collective stays: other ranks may use what they receive, and wait for this one. Graphs differ by rank where the model
+looks at the rank; in causal ring attention the first rank needs nothing of what it receives. PyTorch's own passes keep
+such collectives too. In a group of one rank they go.
 
 A node is needed by an output, by a write to memory, by random numbers (leaving one out changes
 those drawn after it), by asserts, prints, host syncs and effect tokens, or by another node that is needed. The
@@ -40,6 +44,7 @@ from commcc.plan import Dead, PassReport, Plan, Removal, Same
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from commcc.graph.collectives import Identification
     from commcc.graph.index import GraphIndex
     from commcc.graph.program import Program
 
@@ -98,7 +103,7 @@ class Cleanup(Pass):
     def plan(self, context: PlanContext) -> Plan:
         """Dead nodes, in two entries: those that nothing uses, and those that only fed others; and views."""
         index = context.index
-        dead = _dead(index) if self.dead else []
+        dead = _dead(index, context.ident) if self.dead else []
         unused = tuple(n for n in dead if not index.users[n])
         feeding = tuple(n for n in dead if index.users[n])
         entries = (Dead(unused, Reason.of("unused")), Dead(feeding, Reason.of("feeds_removed")))
@@ -131,13 +136,14 @@ class Cleanup(Pass):
         return key in TRACING or (self.metadata == "all" and key not in NEEDED)
 
 
-def _dead(index: GraphIndex) -> list[int]:
+def _dead(index: GraphIndex, ident: Identification) -> list[int]:
     """Nodes that nothing needs, in graph order."""
     fixed = {node for node, op in enumerate(index.ops) if op in ("placeholder", "output")}
     # A wait on what no launch of this graph made is somebody's synchronization.
     foreign = {n for n, op in enumerate(index.ops) if op == WAIT and n not in index.wait_of}
+    met = [collective.launch for collective in ident.collectives if collective.group_size != 1]
     live: set[int] = set()
-    stack = [*fixed, *foreign, *index.held, *index.stays]
+    stack = [*fixed, *foreign, *met, *index.held, *index.stays]
     while stack:
         node = stack.pop()
         if node in live:

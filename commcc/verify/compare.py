@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from commcc.graph.ops import facts
+from commcc.graph.ops import argument, facts, group_size_of
 from commcc.graph.ops.twins import functional
-from commcc.verify.contents import CAST, is_widening
+from commcc.verify.contents import BITS, CAST, is_widening
 from commcc.verify.memory import LOAD
 from commcc.verify.pair import Difference, settings
 from commcc.verify.sizes import Poly, Undecidable
@@ -259,7 +259,7 @@ def _name(pair: Pair, source: int) -> str:
 
 
 def compare_ops(pair: Pair) -> None:
-    """Ops computed more often than in BEFORE are remarks, and so are dead ones that are gone."""
+    """Ops computed more often than in BEFORE are remarks, and so are dead ones that are gone, launches excepted."""
     effects = {term for term, _ in (*pair.before.effects, *pair.after.effects)}
     old = Counter(step.term for step in _ops(pair.before))
     new = Counter(step.term for step in _ops(pair.after))
@@ -292,12 +292,31 @@ def _ops(trace: Trace) -> Iterator[Step]:
 
 def _gone(pair: Pair, step: Step) -> None:
     if step.node not in pair.before.live:
-        pair.report.note("dropped", step.node, f"{step.path} was dead code and is gone")
+        _unneeded(pair, step.node, f"{step.path} was dead code and is gone", pair.is_launch(step))
     elif step.node not in pair.new_nodes and not pair.changed:
-        pair.report.note("dropped", step.node, f"{step.path} is gone; no output needs it")
+        _unneeded(pair, step.node, f"{step.path} is gone; no output needs it", pair.is_launch(step))
     elif step.node not in pair.new_nodes and step.term not in pair.explained:
         doubt = pair.unexplained(step, step.path, after=True)
         pair.fail("dropped", step.node, f"AFTER does not compute this {step.path}", step.operands, doubt=doubt)
+
+
+def _unneeded(pair: Pair, node: str, text: str, launch: bool) -> None:
+    """Something that nothing needs is gone. Of a launch, nothing on this rank: where graphs differ by rank, as those of
+    ring attention do, the others wait for it for ever.
+    """
+    if launch and not _of_one_rank(pair, node):
+        pair.report.gap("dropped", node, f"{text}, but other ranks may need it and wait for this one")
+    else:
+        pair.report.note("dropped", node, text)
+
+
+def _of_one_rank(pair: Pair, name: str) -> bool:
+    """Whether BEFORE's launch of that name is in a group of one rank."""
+    launch = pair.old_nodes.get(name)
+    if launch is None:
+        return False  # in a sub-graph
+    size = group_size_of(launch)
+    return (size or pair.table.group_sizes.get(str(argument(launch, "group_name")))) == 1
 
 
 def compare_elements(pair: Pair) -> None:
@@ -328,10 +347,13 @@ def _unsent(pair: Pair, source: int) -> None:
     worker, what = pair.before.workers[source], pair.words.source(source)
     inner = pair.table.keys[source][1]
     parts = (inner,) if isinstance(inner, int) else tuple(part for part, _ in inner)
+    launch = pair.table.keys[source][0] != CAST
+    if any(pair.table.keys[other][:2] == (BITS, source) for other in pair.after.sources):
+        return  # sent as bytes, with others
     if worker not in pair.before.live:
-        pair.report.note("dropped", worker, f"{what} was dead code and is gone")
+        _unneeded(pair, worker, f"{what} was dead code and is gone", launch)
     elif pair.known(source) and not pair.changed:
-        pair.report.note("dropped", worker, f"{what} is gone; no output needs it")
+        _unneeded(pair, worker, f"{what} is gone; no output needs it", launch)
     elif all(other in pair.after.sources for other in parts):
         path = next((step.path for step in pair.before.steps if step.node == worker), "")
         doubt = pair.unexplained(None, path, after=True)
