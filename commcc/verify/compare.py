@@ -311,12 +311,12 @@ def _unneeded(pair: Pair, node: str, text: str, launch: bool) -> None:
 
 
 def _of_one_rank(pair: Pair, name: str) -> bool:
-    """Whether BEFORE's launch of that name is in a group of one rank."""
+    """Whether BEFORE's launch of that name is in a group of one rank, as far as launch and table say a size."""
     launch = pair.old_nodes.get(name)
     if launch is None:
         return False  # in a sub-graph
-    size = group_size_of(launch)
-    return (size or pair.table.group_sizes.get(str(argument(launch, "group_name")))) == 1
+    sizes = {group_size_of(launch), pair.table.group_sizes.get(str(argument(launch, "group_name")))}
+    return 1 in sizes and sizes <= {1, None}
 
 
 def compare_elements(pair: Pair) -> None:

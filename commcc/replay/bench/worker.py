@@ -289,15 +289,10 @@ class Bench:
 
     def to_json(self) -> dict[str, Json]:
         peak: Json = max(self.peaks, default=None)
-        times: dict[str, Json] = {"wall_ns": list(self.wall_ns), "exposed_ns": list(self.exposed_ns)}
+        named = {"wall_ns": self.wall_ns, "exposed_ns": self.exposed_ns, "host_ns": self.host_ns}
+        times: dict[str, Json] = {name: list(samples) for name, samples in named.items()}
         communication: list[Json] = [asdict(totals) for totals in self.communication]
-        return {
-            **times,
-            "host_ns": list(self.host_ns),
-            "peak_bytes": peak,
-            "communication": communication,
-            "order": None,
-        }
+        return {**times, "peak_bytes": peak, "communication": communication, "order": None}
 
 
 @dataclass
