@@ -72,6 +72,29 @@ def test_a_wait_that_a_subgraph_lost():
     proved(calls("waited"), calls("waited"))
 
 
+@pytest.mark.parametrize("change", ["waited", "constant"])
+def test_a_subgraph_that_communicates_is_not_left_out_nor_run_again(change):
+    def make(dead: int, live: int):
+        g = Graph()
+        x = g.input("x", 4, 4)
+        g.root.branch = body(change)
+        inner = g.graph.get_attr("branch")
+        val = x.meta["val"]
+
+        def call() -> fx.Node:
+            made = g(torch.ops.higher_order.invoke_subgraph, inner, "branch", x, val=(val,))
+            return g(operator.getitem, made, 0, val=val)
+
+        for _ in range(dead):
+            call()
+        results = [g(aten.cos.default, call()) for _ in range(live)]
+        return g.program(g(aten.sin.default, x), *results[-1:])
+
+    for before, after in (((1, 0), (0, 0)), ((0, 1), (1, 1)), ((0, 1), (0, 2))):
+        status = verify(make(*before), make(*after)).status
+        assert status == ("unproved" if change == "waited" else "proved"), (before, after)
+
+
 def test_random_numbers_in_subgraphs_keep_their_order():
     def make(swapped):
         g = Graph()

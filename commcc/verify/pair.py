@@ -44,7 +44,7 @@ class Pair:
     old_nodes, new_nodes: nodes by name. changed: whether anything that can be seen from outside differs.
     explained: sources and ops of BEFORE that a reported difference already accounts for. renamed: name in BEFORE
     of each input of AFTER. consequences: what follows from differences reported elsewhere. same: contents of
-    AFTER that turned out to hold the elements of one of BEFORE.
+    AFTER that turned out to hold the elements of one of BEFORE. meeting: nodes whose sub-graphs launch collectives.
     """
 
     table: Terms
@@ -54,6 +54,7 @@ class Pair:
     old_nodes: Mapping[str, fx.Node]
     new_nodes: Mapping[str, fx.Node]
     renamed: Mapping[str, str]
+    meeting: frozenset[str] = frozenset()
     changed: bool = False
     explained: set[int] = field(default_factory=set)
     consequences: list[str] = field(default_factory=list)
@@ -213,8 +214,8 @@ class Pair:
             self.report.differs(rule, node, text)
 
     def is_launch(self, step: Step) -> bool:
-        """Whether a step launches a collective, explained or not."""
-        return bool(_kind_of(step.path))
+        """Whether a step launches a collective, explained or not, or calls a sub-graph that launches one."""
+        return bool(_kind_of(step.path)) or step.node in self.meeting
 
     def early(self, content: int | None) -> bool:
         """Whether a content was read before it was there, which is an event of its own."""
