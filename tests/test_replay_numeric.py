@@ -210,6 +210,16 @@ def test_before_that_cannot_be_run_is_an_error():
         numeric(before, before)
 
 
+def test_a_graph_of_one_rank_that_passes_on_to_its_neighbour_is_told():
+    g = Graph()
+    x = g.input("x", 4, 4)
+    launch = g(c10d.all_to_all_single.default, x, [0, 0, 0, 4], [0, 4, 0, 0], "0", val=x.meta["val"])
+    program = g.program(g.wait(launch))
+    with pytest.raises(InputError) as caught:
+        numeric(program, program)
+    assert "may be those of one rank" in str(caught.value)
+
+
 def test_inputs_are_matched_by_name():
     before, after = gathers(), gathers()
     inputs = after.graph.find_nodes(op="placeholder")

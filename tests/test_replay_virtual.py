@@ -10,7 +10,7 @@ import torch
 
 from commcc.base.errors import InputError
 from commcc.graph.collectives import identify
-from commcc.graph.ops import is_wait
+from commcc.graph.ops import OpaqueOp, is_wait
 from commcc.passes.options import parse_pipeline
 from commcc.replay.inputs import InputMaker
 from commcc.replay.layout import Layout, make_layout
@@ -18,6 +18,7 @@ from commcc.replay.prepare import prepare
 from commcc.replay.values import bits_equal, poison
 from commcc.replay.virtual import StepError, VirtualRun
 from commcc.run.pipeline import run as rewrite
+from commcc.serialization.targets import resolve
 from commcc.timing.cost import load_model
 from tests.mesh_groups import parts_by_name
 from tests.step_graphs import on_cpu, sample
@@ -304,6 +305,21 @@ def test_ops_that_cannot_run_are_named_all_at_once():
     with pytest.raises(InputError, match="cannot be run on the CPU") as caught:
         prepare(program)
     assert "communicates in a way that is not known" in str(caught.value)
+
+
+def test_ops_and_kernels_that_are_handed_to_others_and_not_there_are_named():
+    g = Graph()
+    x = g.input("x", 2, 2)
+    wrapped = resolve("torch.ops.higher_order.auto_functionalized_v2")
+    lost = g(wrapped, OpaqueOp("lost.scale_.default"), _x_base_index=0, _all_bases=[x], val=x.meta["val"])
+    with pytest.raises(InputError, match=r"lost.scale_ is not registered with this PyTorch"):
+        prepare(g.program(lost))
+    g = Graph()
+    x = g.input("x", 2, 2)
+    kernel = resolve("torch.ops.higher_order.triton_kernel_wrapper_functional")
+    ran = g(kernel, kernel_idx=90, constant_args_idx=90, kwargs={"x": x}, tensors_to_clone=["x"], val=x.meta["val"])
+    with pytest.raises(InputError, match="calls a Triton kernel, which is not in the graph"):
+        prepare(g.program(ran))
 
 
 def test_a_group_that_is_an_object_is_refused():

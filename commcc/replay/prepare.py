@@ -62,6 +62,8 @@ if TYPE_CHECKING:
 _BYTES = frozenset({"view.dtype"})
 _SHOWN = {"cpu": "the CPU", "cuda": "a CUDA device"}
 _SPARSE = "works on sparse tensors, for which no values are made"
+#: What no file holds; the process that compiled the graph has it.
+_KERNEL = "a Triton kernel, which is not in the graph"
 _HINTS = {
     "cpu": "a graph captured on the CPU, or with its own ops imported (--import MODULE), can",
     "cuda": "a graph captured for CUDA, or with its own ops imported (--import MODULE), can",
@@ -263,7 +265,7 @@ def _refuse(program: Program, nodes: Sequence[fx.Node], *, wide: bool, device: s
     raise InputError(
         f"node '{name}' cannot be run on {_SHOWN[device]}: {first}{more}",
         where=str(program.source) if program.source else None,
-        hint=None if first.endswith(_SPARSE) else _HINTS[device],
+        hint=None if first.endswith((_SPARSE, _KERNEL)) else _HINTS[device],
     )
 
 
@@ -324,6 +326,14 @@ def _problem(node: fx.Node, device: str, *, wide: bool) -> str | None:
     if collective_of(target) is not None and not isinstance(argument(node, "group_name"), str):
         return f"{name} is given its process group as an object"
     if isinstance(target, HigherOrderOperator):
+        if name.startswith("higher_order.triton_kernel_wrapper"):
+            from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table
+
+            known = node.kwargs.get("kernel_idx") in kernel_side_table.id_to_kernel
+            return None if known else f"{name} calls {_KERNEL}"
+        handed = next((op for op in _called(node) if isinstance(op, OpaqueOp) and op.described is None), None)
+        if handed is not None:
+            return f"{op_name(handed)} is not registered with this PyTorch"
         return None if facts(target).body else f"what {name} does is not known"
     if wide and str(target).removeprefix("aten.") in _BYTES:
         return f"{name} reads bytes, which are others in float64"

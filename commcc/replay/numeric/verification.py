@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from commcc.base.errors import CommccError, GraphError, InputError
+from commcc.base.terms import Kind
 from commcc.base.text import plural
 from commcc.graph.memory import live_bytes
 from commcc.graph.ops.allowed import imported_ops
@@ -205,11 +206,14 @@ def before_fails(pair: Pair, node: str, reason: str) -> CommccError:
     places = (index.position[node],) if node in index.position else ()
     behind = {index.names[place] for place in upstream(index, places)}
     guessed = [name for name in pair.maker.guessed() if name in behind]
-    hint = (
-        f"synthetic integers lead there: {', '.join(guessed[:5])}"
-        if guessed
-        else "the synthetic inputs do not fit this graph"
-    )
+    launch = index.launches.get(places[0]) if places else None
+    if guessed:
+        hint = f"synthetic integers lead there: {', '.join(guessed[:5])}"
+    elif launch is not None and launch.kind is Kind.ALL_TO_ALL and not launch.splits:
+        # As in ring attention: every rank has another neighbour, but all run this graph here.
+        hint = "its split sizes are numbers, and may be those of one rank; then every rank has a graph of its own"
+    else:
+        hint = "the synthetic inputs do not fit this graph"
     if pair.maker.assumed:
         hint = f"{hint}; {pair.maker.assumed[0]}: --hint SYMBOL=NUMBER gives others"
     return InputError(f"BEFORE cannot be run: {reason}", hint=hint)
