@@ -16,6 +16,7 @@ import pytest
 
 from commcc.base.errors import InputError, OutputError
 from commcc.serialization import default_output, list_graphs, load, save, saving, sources, split_spec
+from commcc.verify import verify
 
 if TYPE_CHECKING:
     import io
@@ -502,3 +503,19 @@ def test_a_thousand_brackets_are_found_wherever_they_begin(offset):
     with pytest.raises(InputError, match="nests brackets"):
         sources.decode(b"x" * offset + b"([{" * 333 + b"(" + b"x" * 10, "f")
     assert sources.decode(b"x" * offset + b"([{" * 333 + b"x" * 1000, "f").count("(") == 333
+
+
+def test_strides_that_only_one_text_tells_are_no_difference(tmp_path):
+    text = """class GraphModule(torch.nn.Module):
+    def forward(self, y: "f32[4, 8]%s", x: "f32[8, 4]%s"):
+        mul: "f32[8, 4]%s" = torch.ops.aten.mul.Tensor(x, 2)
+        mm: "f32[8, 8]%s" = torch.ops.aten.mm.default(mul, y)
+        return (mm,)
+"""
+    for name, strides in (("told", ("[8, 1]cpu", "[1, 8]cpu", "[1, 8]cpu", "[8, 1]cpu")), ("silent", ("",) * 4)):
+        (tmp_path / f"{name}.txt").write_text(text % strides)
+    told, silent = load(tmp_path / "told.txt"), load(tmp_path / "silent.txt")
+    for before, after in ((told, silent), (silent, told)):
+        verdict = verify(before, after)
+        assert (verdict.status, "does not tell strides" in str(verdict.unproved)) == ("unproved", True)
+    assert verify(silent, silent).status == "proved"

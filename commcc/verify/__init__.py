@@ -46,6 +46,7 @@ from commcc.graph.index import build_index
 from commcc.graph.index.traits import launches_inside
 from commcc.graph.memory import live_bytes
 from commcc.graph.ops import facts
+from commcc.serialization.fx.read import was_assumed
 from commcc.verify import boundary, compare
 from commcc.verify.chunks import folded
 from commcc.verify.kernels import compare_kernels
@@ -64,6 +65,8 @@ if TYPE_CHECKING:
     from commcc.verify.trace import Event
 
 
+#: What a file may leave out, and how differences in it begin.
+_GUESSES = {"strides": "strides", "devices": "device"}
 #: How often AFTER is looked at again when contents turn out to be equal that have different normal forms.
 ROUNDS = 8
 
@@ -126,6 +129,8 @@ def _compare(before: Program, after: Program, report: Report) -> None:
         old = trace_program(table, before, first=True, fixed=fixed)
     old_nodes = {node.name: node for node in before.graph.nodes}
     meeting = frozenset(name for program in (before, after) for name in _meeting(program))
+    said = [program.notes for program in (before, after)]
+    guessed = frozenset(what for what in _GUESSES if len({was_assumed(what, notes) for notes in said}) > 1)
     # A walk over the very same nodes, where there is nothing to complain of, would find the same once more.
     plain = not old.events and not stands_for and all(name == own for name, own in renamed.items())
     again = plain and identical(before, after)
@@ -133,7 +138,7 @@ def _compare(before: Program, after: Program, report: Report) -> None:
         new = old
         if not again:
             new = trace_program(table, after, first=False, inputs=renamed, groups=stands_for, fixed=fixed)
-        pair = Pair(table, old, new, Report(), old_nodes, new_nodes, renamed, meeting)
+        pair = Pair(table, old, new, Report(), old_nodes, new_nodes, renamed, meeting, guessed)
         _compare_traces(pair)
         if not pair.same:
             break
@@ -209,8 +214,11 @@ def _compare_events(pair: Pair) -> None:
 
 
 def _unseen(pair: Pair, event: Event) -> str:
-    """Why a mistake may do no harm; empty where something depends on it."""
+    """Why a mistake may do no harm, or be none; empty where something depends on it."""
     trace = pair.after
+    for what in pair.guessed:
+        if event.key[0] == "val" and event.text.startswith(f"its val says {_GUESSES[what]} "):
+            return f"one of the two files does not tell {what}; dump it with them"
     if event.filled is not None:
         harmless = event.filled not in trace.read
     elif event.launch:

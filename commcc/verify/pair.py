@@ -45,6 +45,7 @@ class Pair:
     explained: sources and ops of BEFORE that a reported difference already accounts for. renamed: name in BEFORE
     of each input of AFTER. consequences: what follows from differences reported elsewhere. same: contents of
     AFTER that turned out to hold the elements of one of BEFORE. meeting: nodes whose sub-graphs launch collectives.
+    guessed: which of strides and devices only one of the two files tells.
     """
 
     table: Terms
@@ -55,6 +56,7 @@ class Pair:
     new_nodes: Mapping[str, fx.Node]
     renamed: Mapping[str, str]
     meeting: frozenset[str] = frozenset()
+    guessed: frozenset[str] = frozenset()
     changed: bool = False
     explained: set[int] = field(default_factory=set)
     consequences: list[str] = field(default_factory=list)
