@@ -376,3 +376,14 @@ def test_flops_are_those_of_each_nodes_own_shapes():
     index = build_index(parse_text(text, "f"))
     counts = {index.names[i]: count for i, count in index.estimates.flops.items()}
     assert counts == {"a": 2 * 2 * 3 * 5, "b": 2 * 2 * 5 * 7, "c": 2 * 2 * 3 * 5, "d": 2 * 2 * 3 * 5}
+
+
+@pytest.mark.parametrize(
+    ("sent", "expected", "told"), [([8, 0], [0, 8], True), ([4, 4], [4, 4], False), ([5, 3], [5, 3], True)]
+)
+def test_all_to_alls_of_one_rank_are_told(sent, expected, told):
+    b = GraphBuilder()
+    x = b.placeholder("x", (8, 4))
+    launch = b.call(torch.ops._c10d_functional.all_to_all_single.default, x, expected, sent, "0")
+    index = build_index(b.program([b.call(torch.ops._c10d_functional.wait_tensor.default, launch)], {"0": 2}))
+    assert ("this is the graph of one rank" in str(index.warnings)) == told

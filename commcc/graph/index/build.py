@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from commcc.base.errors import GraphError
-from commcc.base.terms import Role
+from commcc.base.terms import Kind, Role
 from commcc.graph import ops
 from commcc.graph.index.control import unwrapped
 from commcc.graph.index.dependence import order_edges
@@ -32,7 +32,7 @@ from commcc.graph.ops.operands import nodes_in
 from commcc.graph.program import META_KEY, ProcessGroup, record_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from commcc.graph.index.outside import Outside
     from commcc.graph.program import NodeRecord, Program
@@ -134,7 +134,7 @@ def build(program: Program, given: Mapping[str, int], outside: Outside | None = 
             {node.name: i for node, i in number.items() if node.op == "placeholder"},
             *(frozenset(begun.values()), given, outside),
         ),
-        warnings=tuple(_warning(node, inside.get(i)) for node, i in fenced.items() if awaited(node) not in fenced),
+        warnings=tuple(_warnings(walk, fenced, inside, launches)),
         stays=frozenset(walk.subgraphs.values()).union(i for i, t in enumerate(traits) if t.stays),
         control=walk.control,
         repeats=Numbering(nodes, number, walk.storages).repeats(traits, launches, writes),
@@ -291,6 +291,35 @@ def _warning(node: fx.Node, inside: Inside | None) -> str:
         return f"'{node.name}' ({name}) waits or communicates in a sub-graph in an unknown way: nothing moves across it"
     why = FENCES.get(ops.library_of(node.target), "communicates in an unknown way")
     return f"'{node.name}' ({name}) {why}: nothing moves across it"
+
+
+def _warnings(
+    walk: _Walk, fenced: Mapping[fx.Node, int], inside: Mapping[int, Inside], launches: Mapping[int, Launch]
+) -> Iterator[str]:
+    """What nothing moves across, and whether the graph is that of one rank."""
+    for node, i in fenced.items():
+        if awaited(node) not in fenced:
+            yield _warning(node, inside.get(i))
+    yield from _of_one_rank([walk.nodes[i] for i, launch in launches.items() if launch.kind is Kind.ALL_TO_ALL])
+
+
+def _of_one_rank(exchanges: list[fx.Node]) -> Iterator[str]:
+    """That ranks cannot all run this graph: its all-to-alls send, or expect, parts of several sizes that are numbers.
+
+    What every rank sends to the second one, the second one would have to expect from every rank.
+    """
+    names = []
+    for node in exchanges:
+        given = [ops.argument(node, name) for name in ("output_split_sizes", "input_split_sizes")]
+        sizes = [size for part in given if isinstance(part, (list, tuple)) for size in part]
+        if len(set(sizes)) > 1 and all(isinstance(size, int) for size in sizes):
+            names.append(node.name)
+    if names:
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        yield (
+            f"'{names[0]}'{more}: parts of several sizes, so this is the graph of one rank; what becomes of the graphs "
+            "of the others must agree with it (commcc lint compares ranks)"
+        )
 
 
 _DEVICE_NUMBER = re.compile(r"(device\(type='\w+'), index=\d+\)")
