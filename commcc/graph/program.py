@@ -89,10 +89,14 @@ class NodeRecord:
 
 @dataclass(frozen=True)
 class Note:
-    """Something a reader or writer could not keep, or took on trust; ``node`` names where."""
+    """Something a reader or writer could not keep, or took on trust; ``node`` names where.
+
+    assumed: ``strides`` or ``devices``, which the file leaves out and were taken as is usual.
+    """
 
     text: str
     node: str | None = None
+    assumed: str | None = None
 
 
 @dataclass(frozen=True)

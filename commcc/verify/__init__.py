@@ -46,7 +46,6 @@ from commcc.graph.index import build_index
 from commcc.graph.index.traits import launches_inside
 from commcc.graph.memory import live_bytes
 from commcc.graph.ops import facts
-from commcc.serialization.fx.read import was_assumed
 from commcc.verify import boundary, compare
 from commcc.verify.chunks import folded
 from commcc.verify.kernels import compare_kernels
@@ -129,8 +128,8 @@ def _compare(before: Program, after: Program, report: Report) -> None:
         old = trace_program(table, before, first=True, fixed=fixed)
     old_nodes = {node.name: node for node in before.graph.nodes}
     meeting = frozenset(name for program in (before, after) for name in _meeting(program))
-    said = [program.notes for program in (before, after)]
-    guessed = frozenset(what for what in _GUESSES if len({was_assumed(what, notes) for notes in said}) > 1)
+    assumed = [{note.assumed for note in program.notes} for program in (before, after)]
+    guessed = frozenset(_GUESSES.keys() & (assumed[0] ^ assumed[1]))
     # A walk over the very same nodes, where there is nothing to complain of, would find the same once more.
     plain = not old.events and not stands_for and all(name == own for name, own in renamed.items())
     again = plain and identical(before, after)

@@ -36,8 +36,6 @@ from commcc.serialization.sections import with_used_groups
 from commcc.serialization.shapes import ShapeContext, SymbolInfo, parse_val, split_annotation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from commcc.serialization.fx.source import ClassText
 
 _DEVICE = re.compile(r"device\(type='([a-z]{1,20})'(?:, index=(\d{1,4}))?\)")
@@ -50,12 +48,6 @@ _ASSUMED = {
     "strides": "strides are not in the text and taken as contiguous",
     "devices": "devices are not in the text and taken as {device}",
 }
-
-
-def was_assumed(what: str, notes: Iterable[Note]) -> bool:
-    """Whether the notes of a program say that all its ``strides`` or ``devices`` are a guess."""
-    start = _ASSUMED[what].partition("{")[0]
-    return any(note.text.startswith(start) for note in notes)
 
 
 @dataclass
@@ -78,7 +70,7 @@ class Reading:
 
     def all_notes(self) -> tuple[Note, ...]:
         """What could not be read or was assumed."""
-        notes = [Note(_ASSUMED[what].format(device=self.device)) for what in self.assumed]
+        notes = [Note(_ASSUMED[what].format(device=self.device), assumed=what) for what in self.assumed]
         notes += [Note(f"metadata in comments could not be read whole: {what}") for what in self.lost]
         notes += [subclass_note(kind, nodes) for kind, nodes in self.wrapped.items()]
         return (*notes, *self.notes)
