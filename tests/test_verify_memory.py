@@ -472,3 +472,14 @@ def test_an_op_with_very_many_operands_in_one_memory(times):
     proved(make(False), make(False))
     undecided(make(False), make(True))
     undecided(make(True), make(False))
+
+
+def test_a_lifted_tensor_has_the_sizes_of_its_operand_also_once_they_change_in_place():
+    def make(op):
+        g = Graph()
+        doubled = g(aten.mul.Tensor, g.input("x", 4, 4), 2)
+        g(aten.unsqueeze_.default, g(op, doubled), 0)
+        return g.program(doubled)
+
+    assert verify(make(aten.lift.default), make(aten.alias.default)).status == "unproved"
+    proved(make(aten.alias.default), make(aten.detach.default))

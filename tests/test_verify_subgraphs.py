@@ -24,6 +24,12 @@ def body(change="", names=("x",)):
     if change == "write":
         g(aten.add_.Tensor, x, 1)
     y = g(aten.mul.Tensor, x, 3 if change == "constant" else 2, name=f"{names[0]}_doubled")
+    if change == "dead":
+        g.wait(g(c10d.all_reduce.default, y, "sum", "0"))
+    if change == "nested":
+        g.root.inner = body("dead")
+        made = g(torch.ops.higher_order.invoke_subgraph, g.graph.get_attr("inner"), "inner", y, val=(y.meta["val"],))
+        g(operator.getitem, made, 0, val=y.meta["val"])
     if change == "effect":
         g(aten._assert_async.msg, g(aten.any.default, y), "wrong")
     if change == "launch":
@@ -93,6 +99,15 @@ def test_a_subgraph_that_communicates_is_not_left_out_nor_run_again(change):
     for before, after in (((1, 0), (0, 0)), ((0, 1), (1, 1)), ((0, 1), (0, 2))):
         status = verify(make(*before), make(*after)).status
         assert status == ("unproved" if change == "waited" else "proved"), (before, after)
+
+
+@pytest.mark.parametrize("change", ["dead", "nested"])
+def test_what_a_subgraph_launches_for_nothing_is_not_proved_without(change):
+    for before, after in (("", change), (change, "")):
+        verdict = verify(calls(before, before), calls(before, after))
+        assert (verdict.status, "other ranks may need it" in str(verdict.unproved)) == ("unproved", True)
+    proved(calls(change, change), calls(change, change))
+    differs(calls("", "constant"), calls(change, ""), "value")  # what it returns is another matter
 
 
 def test_random_numbers_in_subgraphs_keep_their_order():

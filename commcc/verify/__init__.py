@@ -43,7 +43,6 @@ from commcc.base.callables import also_a_function
 from commcc.base.gc_pause import no_collection
 from commcc.graph.copying import copy_node
 from commcc.graph.index import build_index
-from commcc.graph.index.traits import launches_inside
 from commcc.graph.memory import live_bytes
 from commcc.graph.ops import facts
 from commcc.verify import boundary, compare
@@ -53,11 +52,11 @@ from commcc.verify.normalise import check_order, compare_edges, compare_groups, 
 from commcc.verify.pair import Pair
 from commcc.verify.same import identical
 from commcc.verify.terms import Tensor, Terms
-from commcc.verify.tracer import Tracer, trace_program
+from commcc.verify.tracer import Tracer, meeting, trace_program
 from commcc.verify.verdict import Finding, Report, Verdict, Ways
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from commcc.base.terms import Json
     from commcc.graph.program import Program
@@ -127,7 +126,7 @@ def _compare(before: Program, after: Program, report: Report) -> None:
         table = fresh
         old = trace_program(table, before, first=True, fixed=fixed)
     old_nodes = {node.name: node for node in before.graph.nodes}
-    meeting = frozenset(name for program in (before, after) for name in _meeting(program))
+    meetings = frozenset(node.name for each in (before, after) for node in meeting(each.graph, each.root))
     assumed = [{note.assumed for note in program.notes} for program in (before, after)]
     guessed = frozenset(_GUESSES.keys() & (assumed[0] ^ assumed[1]))
     # A walk over the very same nodes, where there is nothing to complain of, would find the same once more.
@@ -137,7 +136,7 @@ def _compare(before: Program, after: Program, report: Report) -> None:
         new = old
         if not again:
             new = trace_program(table, after, first=False, inputs=renamed, groups=stands_for, fixed=fixed)
-        pair = Pair(table, old, new, Report(), old_nodes, new_nodes, renamed, meeting, guessed)
+        pair = Pair(table, old, new, Report(), old_nodes, new_nodes, renamed, meetings, guessed)
         _compare_traces(pair)
         if not pair.same:
             break
@@ -145,12 +144,6 @@ def _compare(before: Program, after: Program, report: Report) -> None:
     else:
         report.gap("value", "", f"elements in other orders of writing them down, one after another, {ROUNDS} deep")
     report.absorb(pair.report)
-
-
-def _meeting(program: Program) -> Iterator[str]:
-    """Nodes that are handed a sub-graph which launches a collective."""
-    for node in program.graph.find_nodes(op="get_attr"):
-        yield from (user.name for user in node.users if launches_inside(user, program.root))
 
 
 def _compare_traces(pair: Pair) -> None:

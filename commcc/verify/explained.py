@@ -303,6 +303,8 @@ class Explainer(State):
         self.check(node, result, val)
         if formed.alias == COPY:
             self.trace.copies += 1
+        elif path == "aten.lift.default":
+            self.memory.storages[result.root].lifted = True
         if converts(path):
             operand = next((arguments[name] for name in _OPERANDS if name in arguments), None)
             self._note_cast(node, result.content, tensors_in(operand), arguments)

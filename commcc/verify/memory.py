@@ -66,6 +66,7 @@ class Storage:
     filling, reading: launches in flight, each with the part of the storage that it fills or reads.
     doubt: why writing here may write elsewhere as well. linked: other storages that may be this one.
     reshaped: whether an op changed sizes of a tensor in it in place: they depend on when they are asked for.
+    lifted: whether ``aten.lift`` gave a tensor in it a second name.
     """
 
     owner: Tensor
@@ -77,6 +78,7 @@ class Storage:
     doubt: str = ""
     linked: set[int] = field(default_factory=set)
     reshaped: bool = False
+    lifted: bool = False
 
 
 _MAY_COPY = "whether an op copies what is read or written behind it"

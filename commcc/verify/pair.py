@@ -176,9 +176,9 @@ class Pair:
         """
         if step is not None and step.why:
             return step.why
-        fact = _kind_of(path)
+        fact = kind_of(path)
         doubts = self._doubts[after]
-        return next((why for other, why in doubts if other == path or (fact and _kind_of(other) == fact)), "")
+        return next((why for other, why in doubts if other == path or (fact and kind_of(other) == fact)), "")
 
     @cached_property
     def _doubts(self) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
@@ -217,7 +217,7 @@ class Pair:
 
     def is_launch(self, step: Step) -> bool:
         """Whether a step launches a collective, explained or not, or calls a sub-graph that launches one."""
-        return bool(_kind_of(step.path)) or step.node in self.meeting
+        return bool(kind_of(step.path)) or step.node in self.meeting
 
     def early(self, content: int | None) -> bool:
         """Whether a content was read before it was there, which is an event of its own."""
@@ -225,7 +225,7 @@ class Pair:
         return any(self.table.keys[source][0] == EARLY for source in sources)
 
 
-def _kind_of(path: str) -> str:
+def kind_of(path: str) -> str:
     """The kind of collective that an op launches; empty for other ops."""
     fact = COLLECTIVES.get(path.rpartition(".")[0])
     return "" if fact is None else str(fact.kind)

@@ -442,7 +442,11 @@ class State:
                 self.event("mutation", node, text, ("write", flight.key, path_of(node.target)), doubt, flight.node)
             if storage.doubt:
                 self.trace.doubts.setdefault(storage.doubt, node.name)
-            storage.reshaped |= torch.Tag.inplace_view in getattr(node.target, "tags", ())
+            if torch.Tag.inplace_view in getattr(node.target, "tags", ()):
+                storage.reshaped = True
+                if storage.lifted:
+                    doubt = "aten.lift gives its operand itself, whose sizes are changed in place"
+                    self.trace.doubts.setdefault(doubt, node.name)
             version = self.memory.write(tensor, term, place, contents[place] if contents else None)
             self.trace.versions.add(version)
             self.trace.writers.setdefault(version, node.name)

@@ -26,6 +26,7 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
+from commcc.graph.index.traits import launches_inside
 from commcc.graph.index.waits import waits_for_unknown
 from commcc.graph.ops import ALL, is_getitem
 from commcc.graph.ops.arithmetic import ON_SIZES
@@ -38,6 +39,7 @@ from commcc.verify.entangled import WHY, entangled
 from commcc.verify.explained import Explainer, launch, settled, wait
 from commcc.verify.memory import Flight
 from commcc.verify.normalise import check_order
+from commcc.verify.pair import kind_of
 from commcc.verify.regroup import regroups
 from commcc.verify.sizes import UNKNOWN, Impossible, Undecidable, mismatch, relevant
 from commcc.verify.terms import ANYTHING, Opaque, Summary, Tensor, Value, all_tensors, key_of, tensors_in
@@ -56,7 +58,9 @@ MAX_DEPTH = 16
 
 
 class Tracer(Explainer):
-    """The walk. groups: which process groups stand for another one. depth: of sub-graphs."""
+    """The walk. groups: which process groups stand for another one. depth: of sub-graphs. meeting: calls of those that
+    launch collectives.
+    """
 
     def __init__(
         self,
@@ -74,9 +78,11 @@ class Tracer(Explainer):
         self.groups = groups or {}
         self._memory_of: dict[int, tuple[str, torch.Tensor, Tensor]] = {}
         self._kept: Tensor | None = None
+        self.meeting: list[fx.Node] = []
 
     def walk(self, graph: fx.Graph, inputs: dict[str, str] | None = None) -> Trace:
         """Trace all nodes; ``inputs`` gives placeholders the names that they have in the other graph."""
+        self.meeting = meeting(graph, self.root)
         for node in graph.nodes:
             self.trace.nodes += 1
             events = len(self.trace.events)
@@ -389,6 +395,8 @@ class Tracer(Explainer):
         self.trace.doubts.update(trace.doubts)
         term = table.intern(inner._body())
         doubt = next(filter(None, map(table.undecided.get, inner._terms())), "")
+        if inner._unused_launches():
+            doubt = doubt or "it launches what it does not use; other ranks may need it and wait for this one"
         if doubt:
             table.undecided.setdefault(term, f"in a sub-graph: {doubt}")
         inputs, constants = [value for _, value in trace.inputs], list(trace.constants.values())
@@ -437,7 +445,16 @@ class Tracer(Explainer):
         effects = tuple(term for term, _ in (*trace.effects, *trace.bare))
         random = tuple(term for term, _ in trace.random)
         places = (inputs, tuple(constant for constant in constants if constant[1]))
-        return ("graph", len(trace.inputs), trace.structure, outputs, layouts, places, effects, random)
+        unused = tuple(sorted(self._unused_launches()))
+        return ("graph", len(trace.inputs), trace.structure, outputs, layouts, places, effects, random, unused)
+
+    def _unused_launches(self) -> list[int]:
+        """Terms of what communicates though nothing outside needs it, by which equal sub-graphs may differ."""
+        live = self.trace.live
+        # A call that does more than compute can be seen from outside, whether its results are needed or not.
+        calls = {call.name for call in self.meeting if live.isdisjoint(user.name for user in call.users)}
+        steps = (step for step in self.trace.steps if step.node in calls or step.node not in live)
+        return [step.term for step in steps if kind_of(step.path) or step.node in calls]
 
     def _versions(self, values: list[Value]) -> tuple[tuple[int, int], ...]:
         """What is left in those of some values that are written: position and version."""
@@ -454,6 +471,12 @@ class Tracer(Explainer):
                 yield self.table.keys[value.content][1]
             elif isinstance(value, Opaque):
                 yield value.term
+
+
+def meeting(graph: fx.Graph, root: torch.nn.Module) -> list[fx.Node]:
+    """The nodes that are handed a sub-graph which launches a collective."""
+    users = dict.fromkeys(user for node in graph.find_nodes(op="get_attr") for user in node.users)
+    return [user for user in users if launches_inside(user, root)]
 
 
 def _written(fact: OpFacts, arguments: dict[str, Any], *, everything: bool) -> list[Tensor]:
