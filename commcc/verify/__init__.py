@@ -51,8 +51,9 @@ from commcc.verify.kernels import compare_kernels
 from commcc.verify.normalise import check_order, compare_edges, compare_groups, unfolded, without_edges
 from commcc.verify.pair import Pair
 from commcc.verify.same import identical
+from commcc.verify.subgraphs import meeting
 from commcc.verify.terms import Tensor, Terms
-from commcc.verify.tracer import Tracer, meeting, trace_program
+from commcc.verify.tracer import Tracer, trace_program
 from commcc.verify.verdict import Finding, Report, Verdict, Ways
 
 if TYPE_CHECKING:

@@ -445,8 +445,7 @@ class State:
             if torch.Tag.inplace_view in getattr(node.target, "tags", ()):
                 storage.reshaped = True
                 if storage.lifted:
-                    doubt = "aten.lift gives its operand itself, whose sizes are changed in place"
-                    self.trace.doubts.setdefault(doubt, node.name)
+                    self.trace.doubts.setdefault("aten.lift gives its operand itself, whose sizes change", node.name)
             version = self.memory.write(tensor, term, place, contents[place] if contents else None)
             self.trace.versions.add(version)
             self.trace.writers.setdefault(version, node.name)
@@ -459,7 +458,7 @@ class State:
         read, env, storages = self.trace.read, self.env, self.memory.storages
         live: set[fx.Node] = set()
         for stays in (*(value for _, value in self.trace.inputs), *self.trace.constants.values()):
-            read.update(self._roots(stays))
+            read.update(self.roots(stays))
         for node in reversed(graph.nodes):
             if node not in live and node.op != "output" and (node.op != "call_function" or not self._shows(node, read)):
                 continue
@@ -471,16 +470,15 @@ class State:
                 if type(value) is Tensor and not storages[value.root].linked:
                     read.add(value.root)
                 else:
-                    read.update(self._roots(value))
+                    read.update(self.roots(value))
         self.trace.live.update(node.name for node in live)
 
-    def _roots(self, value: Any) -> Iterable[int]:
+    def roots(self, value: Any) -> Iterable[int]:
         """The storages of all tensors in a value, and in what it is a part of, with those that may be the same."""
         if type(value) is Tensor:
             return (value.root, *self.memory.storages[value.root].linked)
-        base = value.base if isinstance(value, Opaque) else None
-        tensors = all_tensors(value if base is None else base)
-        return {root for tensor in tensors for root in (tensor.root, *self.memory.storages[tensor.root].linked)}
+        held = value.base if isinstance(value, Opaque) and value.base is not None else value
+        return {root for part in all_tensors(held) for root in (part.root, *self.memory.storages[part.root].linked)}
 
     def _shows(self, node: fx.Node, read: set[int]) -> bool:
         """Whether an op does something that can be seen where the storages in ``read`` are read later."""
@@ -493,7 +491,7 @@ class State:
             bound = bind(node)
             written = list(bound.values()) if every else [bound.get(name) for name in fact.writes]
             fx.node.map_arg(written, filled.append)
-        return any(not read.isdisjoint(self._roots(self.env.get(place))) for place in filled)
+        return any(not read.isdisjoint(self.roots(self.env.get(place))) for place in filled)
 
     def worked(self, node: fx.Node, work: dict[int, Size]) -> None:
         """Add elements that a node converted or sent to what the graph does in all."""

@@ -26,7 +26,6 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
-from commcc.graph.index.traits import launches_inside
 from commcc.graph.index.waits import waits_for_unknown
 from commcc.graph.ops import ALL, is_getitem
 from commcc.graph.ops.arithmetic import ON_SIZES
@@ -39,28 +38,25 @@ from commcc.verify.entangled import WHY, entangled
 from commcc.verify.explained import Explainer, launch, settled, wait
 from commcc.verify.memory import Flight
 from commcc.verify.normalise import check_order
-from commcc.verify.pair import kind_of
 from commcc.verify.regroup import regroups
 from commcc.verify.sizes import UNKNOWN, Impossible, Undecidable, mismatch, relevant
+from commcc.verify.subgraphs import Body, meeting, parameter
 from commcc.verify.terms import ANYTHING, Opaque, Summary, Tensor, Value, all_tensors, key_of, tensors_in
 from commcc.verify.trace import OP, VIEW, Event, Output, Step, Trace
 from commcc.verify.verdict import Report
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from commcc.graph.ops import OpFacts
     from commcc.graph.program import Program
-    from commcc.verify.sizes import Shape
     from commcc.verify.terms import Op, Terms
 
 MAX_DEPTH = 16
 
 
 class Tracer(Explainer):
-    """The walk. groups: which process groups stand for another one. depth: of sub-graphs. meeting: calls of those that
-    launch collectives.
-    """
+    """The walk. groups: which process groups stand for another one. depth: of sub-graphs."""
 
     def __init__(
         self,
@@ -78,11 +74,9 @@ class Tracer(Explainer):
         self.groups = groups or {}
         self._memory_of: dict[int, tuple[str, torch.Tensor, Tensor]] = {}
         self._kept: Tensor | None = None
-        self.meeting: list[fx.Node] = []
 
     def walk(self, graph: fx.Graph, inputs: dict[str, str] | None = None) -> Trace:
         """Trace all nodes; ``inputs`` gives placeholders the names that they have in the other graph."""
-        self.meeting = meeting(graph, self.root)
         for node in graph.nodes:
             self.trace.nodes += 1
             events = len(self.trace.events)
@@ -389,94 +383,17 @@ class Tracer(Explainer):
         deeper: Any = {"depth": self.depth + 1, "groups": self.groups, "fixed": self.fixed}
         inner = Tracer(table, module, first=self.first, **deeper)
         places = [node for node in module.graph.nodes if node.op == "placeholder"]
-        trace = inner.walk(module.graph, {node.name: _parameter(i, node) for i, node in enumerate(places)})
+        trace = inner.walk(module.graph, {node.name: parameter(i, node) for i, node in enumerate(places)})
         self.trace.events.extend(replace(event, filled=None) for event in trace.events)
         self.trace.live.update(trace.live)
         self.trace.doubts.update(trace.doubts)
-        term = table.intern(inner._body())
-        doubt = next(filter(None, map(table.undecided.get, inner._terms())), "")
-        if inner._unused_launches():
-            doubt = doubt or "it launches what it does not use; other ranks may need it and wait for this one"
-        if doubt:
+        body = Body(inner, meeting(module.graph, module), inner._kept)
+        term = table.intern(body.key())
+        if doubt := body.doubt():
             table.undecided.setdefault(term, f"in a sub-graph: {doubt}")
-        inputs, constants = [value for _, value in trace.inputs], list(trace.constants.values())
-        writes, state = bool(inner._versions(inputs)), bool(inner._versions(constants))
-        shares, keeps = inner._shared(inputs, constants)
-        table.summaries[term] = Summary(
-            *(bool(trace.random), bool(trace.effects or trace.bare), writes, state, shares, keeps),
-            fence=bool(trace.idle or trace.barriers),
-        )
+        table.summaries[term] = body.summary()
         table.subgraphs[id(module)] = (term, module)
         return term
-
-    def _shared(self, inputs: list[Value], constants: list[Value]) -> tuple[frozenset[Shape | None], bool]:
-        """Shapes of outputs that share storage with inputs, constants or each other; whether with constants."""
-        given, kept = ({root for value in values for root in self._roots(value)} for values in (inputs, constants))
-        kept.update(() if self._kept is None else self._roots(self._kept))
-        shapes: set[Shape | None] = set()
-        keeps = False
-        for output in self.trace.outputs:
-            roots = set(self._roots(output.value))
-            keeps = keeps or not roots.isdisjoint(kept)
-            if isinstance(output.value, Opaque):  # it may hold tensors of any shape
-                shapes.add(None)
-            elif not roots.isdisjoint(given | kept):
-                shape = output.value.shape if isinstance(output.value, Tensor) else None
-                # Symbols have other names outside.
-                shapes.add(shape if shape is not None and all(type(size) is int for size in shape) else None)
-            given |= roots
-        return frozenset(shapes), keeps
-
-    def _body(self) -> tuple[Any, ...]:
-        """All that a traced sub-graph does: what it returns and how that is laid out, what it leaves in memory."""
-        trace, table = self.trace, self.table
-        outputs = tuple(o.constant if o.value is None else key_of(table, o.value) for o in trace.outputs)
-        tensors = [o.value for o in trace.outputs if isinstance(o.value, Tensor)]
-        owners: dict[int, tuple[str, int | str]] = {}
-        for kind, values in (("input", enumerate(v for _, v in trace.inputs)), ("constant", trace.constants.items())):
-            owners.update((owner.root, (kind, at)) for at, owner in values if isinstance(owner, Tensor))
-        for at, tensor in enumerate(tensors):
-            owners.setdefault(tensor.root, ("output", at))
-        # Contents do not tell a view from a copy: what is in whose storage, and where, is said as well.
-        where, first = self.memory.where, self.memory.first_of
-        layouts = tuple((t.meta.strides, first(t.root), owners[t.root], where(t).content) for t in tensors)
-        inputs = self._versions([value for _, value in trace.inputs])
-        constants = tuple((name, self._versions([value])) for name, value in trace.constants.items())
-        effects = tuple(term for term, _ in (*trace.effects, *trace.bare))
-        random = tuple(term for term, _ in trace.random)
-        places = (inputs, tuple(constant for constant in constants if constant[1]))
-        unused = tuple(sorted(self._unused_launches()))
-        return ("graph", len(trace.inputs), trace.structure, outputs, layouts, places, effects, random, unused)
-
-    def _unused_launches(self) -> list[int]:
-        """Terms of what communicates though nothing outside needs it, by which equal sub-graphs may differ."""
-        live = self.trace.live
-        # A call that does more than compute can be seen from outside, whether its results are needed or not.
-        calls = {call.name for call in self.meeting if live.isdisjoint(user.name for user in call.users)}
-        steps = (step for step in self.trace.steps if step.node in calls or step.node not in live)
-        return [step.term for step in steps if kind_of(step.path) or step.node in calls]
-
-    def _versions(self, values: list[Value]) -> tuple[tuple[int, int], ...]:
-        """What is left in those of some values that are written: position and version."""
-        tensors = [(at, value.root) for at, value in enumerate(values) if isinstance(value, Tensor)]
-        return tuple((at, self.memory.version(root)) for at, root in tensors if self.memory.storages[root].writes)
-
-    def _terms(self) -> Iterator[int]:
-        """Terms of all steps of a sub-graph and of what they are given."""
-        for step in self.trace.steps:
-            yield from (step.term, step.plain)
-            yield from (key[1] for _, key in step.arguments if key[0] == "value")
-        for value in self.trace.constants.values():
-            if isinstance(value, Tensor):
-                yield self.table.keys[value.content][1]
-            elif isinstance(value, Opaque):
-                yield value.term
-
-
-def meeting(graph: fx.Graph, root: torch.nn.Module) -> list[fx.Node]:
-    """The nodes that are handed a sub-graph which launches a collective."""
-    users = dict.fromkeys(user for node in graph.find_nodes(op="get_attr") for user in node.users)
-    return [user for user in users if launches_inside(user, root)]
 
 
 def _written(fact: OpFacts, arguments: dict[str, Any], *, everything: bool) -> list[Tensor]:
@@ -494,15 +411,6 @@ def _opaque_in(values: Iterable[Any]) -> list[Opaque]:
         elif isinstance(value, tuple):
             opaque.extend(_opaque_in(value))
     return opaque
-
-
-def _parameter(position: int, node: fx.Node) -> str:
-    """A name for an input of a sub-graph that inputs of other shapes do not share."""
-    val = node.meta.get("val")
-    if not isinstance(val, torch.Tensor):
-        return f"{position}: {type(val).__name__}"
-    strides = tuple(val.stride()) if val.layout is torch.strided else None
-    return f"{position}: {tuple(val.shape)} {strides} {val.dtype} {val.device}"
 
 
 def trace_program(
