@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from commcc.base.terms import Kind, Role
-from commcc.explain import Limits, explain, explain_worst
+from commcc.explain import Context, Limits, explain, explain_worst
 from commcc.graph.collectives import Collective, Identification
 from commcc.graph.collectives.facts import GroupFacts
 from commcc.graph.memory import live_bytes
@@ -118,10 +118,10 @@ class Graph(IndexMaker):
         return self.index(), self.ident(), self.prediction(**more), FlatModel(latency)
 
     def explain(self, name, limits=None, **more):
-        return explain(*self.parts(**more), name, limits or Limits())
+        return explain(Context(*self.parts(**more), limits or Limits()), name)
 
     def worst(self, count=10, limits=None, **more):
-        return explain_worst(*self.parts(**more), count, limits or Limits())
+        return explain_worst(Context(*self.parts(**more), limits or Limits()), count)
 
 
 def kinds(found):

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import re
+
+import pytest
+import torch
+
 from commcc.base.terms import Kind, Role
 from commcc.cli.explain import command
-from commcc.explain import Limits
+from commcc.explain import Context, Limits, explain, explain_worst
 from commcc.passes.reorder import Reorder
 from commcc.planning.headroom import budget_bytes
+from commcc.timing.snapshot import take
+from tests import split_graphs
 from tests.explain_graphs import Graph, kinds, reason
+from tests.random_graphs import GraphBuilder
 
 GIB = 1 << 30
 
@@ -211,3 +219,35 @@ def test_limits_are_those_of_reorder():
     defaults = {option.name: option.default for option in command.params}
     assert defaults["max_compute_prefetch"] == str(reorder.max_compute_prefetch)
     assert float(defaults["max_in_flight_gb"]) == reorder.max_in_flight_gb
+
+
+@pytest.mark.parametrize(
+    ("family", "sizes"),
+    [
+        ("columns", {"rows": 512, "width": 2048}),
+        ("embedding", {"words": 4096, "width": 256}),
+        ("gathered", {"rows": 8192, "inner": 64, "width": 64}),
+        ("hybrid", {"words": 4096, "width": 256}),
+    ],
+)
+def test_parts_that_make_the_step_shorter_are_advised(family, sizes):
+    program = getattr(split_graphs, family)(**sizes)
+    seen = take(program, split_graphs.MODEL, {})
+    context = Context(seen.index, seen.ident, seen.prediction, split_graphs.MODEL, program=program)
+    for launch in seen.index.launches:
+        found = explain(context, seen.index.names[launch])
+        (knob,) = [knob for knob in found.knobs if "each beside the compute of another" in knob.text]
+        assert (knob.command, "'commcc split' does that" in knob.text) == ("split", True)
+        after = split_graphs.split(program, parts=int(re.findall(r"in (\d) parts", knob.text)[0]))
+        steps = [prediction.timeline.step_ns for prediction in (after.predictions[0], after.predictions[-1])]
+        assert knob.saves_ns == steps[0] - steps[1] > 0
+
+
+def test_a_collective_whose_parts_gain_nothing_is_not_to_be_split():
+    g = GraphBuilder()
+    x = g.placeholder("x", (8, 4))
+    launch = g.call(torch.ops._c10d_functional.all_gather_into_tensor.default, x, 2, "0")
+    program = g.program([g.call(torch.ops._c10d_functional.wait_tensor.default, launch)], {"0": 2})
+    seen = take(program, split_graphs.MODEL, {})
+    (found,) = explain_worst(Context(seen.index, seen.ident, seen.prediction, split_graphs.MODEL, program=program))
+    assert not [knob for knob in found.knobs if knob.command == "split"]

@@ -58,7 +58,7 @@ class _Known:
 
 
 def explained(context):
-    found = explain_worst(context.index, context.ident, context.prediction, context.model, 10**6, context.limits)
+    found = explain_worst(context, 10**6)
     return [(context.ident.by_launch[context.index.position[each.name]], each) for each in found]
 
 
@@ -163,9 +163,7 @@ def test_no_explanation_needs_many_simulations(monkeypatch):
         context = random_case(seed, TIGHT if seed % 2 else None)
         for collective in context.ident.collectives:
             runs.clear()
-            explain(
-                context.index, context.ident, context.prediction, context.model, context.index.names[collective.launch]
-            )
+            explain(context, context.index.names[collective.launch])
             assert len(runs) <= 40
 
 

@@ -37,7 +37,7 @@ def explain_exposed(session: Session, /, graph: str, cost: CostModel, hints: dic
     if chosen["collective"] is not None and chosen["worst"] is not None:
         raise OptionError("COLLECTIVE and --worst exclude each other", hint="leave one of them out")
     with session.working("loading PyTorch") as say:
-        from commcc.explain import Limits, explain, explain_worst
+        from commcc.explain import Context, Limits, explain, explain_worst
         from commcc.planning.headroom import budget_bytes, needs_all_sizes
         from commcc.report import explaining
         from commcc.timing import snapshot
@@ -56,11 +56,11 @@ def explain_exposed(session: Session, /, graph: str, cost: CostModel, hints: dic
             memory_budget=budget_bytes(budget, seen.prediction.memory.peak_bytes),
         )
         say("explaining")
-        known = (seen.index, seen.ident, seen.prediction, cost)
+        context = Context(seen.index, seen.ident, seen.prediction, cost, limits, program)
         if chosen["collective"] is not None:
-            explanations = [explain(*known, chosen["collective"], limits)]
+            explanations = [explain(context, chosen["collective"])]
         else:
-            explanations = explain_worst(*known, WORST if chosen["worst"] is None else chosen["worst"], limits)
+            explanations = explain_worst(context, WORST if chosen["worst"] is None else chosen["worst"])
         document = explaining.explanations(graph, seen, explanations, limits)
     session.report_notes(program.notes)
     session.report_costs(hints, seen, brief_has_times=True)

@@ -198,12 +198,12 @@ def write_page(
 ) -> None:
     """The graphs as one page, with the worst collectives of the last one explained."""
     from commcc.base.files import replace_text
-    from commcc.explain import explain_worst
+    from commcc.explain import Context, explain_worst
     from commcc.report.simulation_page import side, write_html
 
     sides = [side(track.seen.index, track.seen.ident, track.prediction, track.label) for track in tracks]
     last = tracks[-1]
-    worst = explain_worst(last.seen.index, last.seen.ident, last.prediction, cost, count=EXPLAINED)
+    worst = explain_worst(Context(last.seen.index, last.seen.ident, last.prediction, cost), EXPLAINED)
     options: dict[str, Json] = {
         **sources,
         "cost": {"name": cost.name, "hash": cost.hash, **cost.settings.to_json()},

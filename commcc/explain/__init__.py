@@ -1,9 +1,10 @@
 """Why a collective is exposed: what could hide it, what stops that, what it costs, what would change it.
 
-    found = explain(index, ident, prediction, model, "all_gather_into_tensor_7")
+    context = Context(index, ident, prediction, model, Limits(), program)
+    found = explain(context, "all_gather_into_tensor_7")
     found.summary                   # one line
     found.reasons[0].text, found.reasons[0].path
-    for found in explain_worst(index, ident, prediction, model, count=10): ...
+    for found in explain_worst(context, count=10): ...
 
 The prediction must be of the graph in its own order. Savings are not estimates: each one is the
 difference between the simulated step and that of a step in which one thing is changed (a launch moved
@@ -28,43 +29,25 @@ from commcc.explain.types import Advice, Explanation, Knob, Limits, Reason
 if TYPE_CHECKING:
     from commcc.graph.collectives import Collective, Identification
     from commcc.graph.index import GraphIndex
-    from commcc.timing.cost import CostModel
-    from commcc.timing.predict import Prediction
 
-__all__ = ["Explanation", "Knob", "Limits", "Reason", "explain", "explain_worst", "find", "Scene"]
+__all__ = ["Context", "Explanation", "Knob", "Limits", "Reason", "explain", "explain_worst", "find", "Scene"]
 
 
 @no_collection()
-def explain(
-    index: GraphIndex,
-    ident: Identification,
-    prediction: Prediction,
-    model: CostModel,
-    name: str,
-    limits: Limits | None = None,
-) -> Explanation:
+def explain(context: Context, name: str) -> Explanation:
     """Explain the collective that ``name``, a launch or a wait, belongs to.
 
     Raises OptionError when no node is called that, or when it is neither.
     """
-    context = Context(index, ident, prediction, model, limits or Limits())
-    return _explain(context, find(index, ident, name))
+    return _explain(context, find(context.index, context.ident, name))
 
 
 @no_collection()
-def explain_worst(
-    index: GraphIndex,
-    ident: Identification,
-    prediction: Prediction,
-    model: CostModel,
-    count: int = 10,
-    limits: Limits | None = None,
-) -> list[Explanation]:
+def explain_worst(context: Context, count: int = 10) -> list[Explanation]:
     """Explain the ``count`` collectives with most exposed time, the worst first; hidden ones never."""
-    context = Context(index, ident, prediction, model, limits or Limits())
-    exposed = prediction.timeline.exposed
+    exposed = context.timeline.exposed
     worst = sorted(
-        (c for c in ident.collectives if exposed.get(c.launch)), key=lambda c: (-exposed[c.launch], c.launch)
+        (c for c in context.ident.collectives if exposed.get(c.launch)), key=lambda c: (-exposed[c.launch], c.launch)
     )
     return [_explain(context, collective) for collective in worst[:count]]
 

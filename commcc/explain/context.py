@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from commcc.base.sequences import closure
-from commcc.explain.types import Side
+from commcc.explain.types import Limits, Side
 from commcc.graph.memory import MemoryModel
 from commcc.timing.simulate import Simulator
 from commcc.timing.simulate.bound import Jobs, Reach, longest_paths
@@ -16,9 +16,9 @@ from commcc.timing.simulate.bound import Jobs, Reach, longest_paths
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from commcc.explain.types import Limits
     from commcc.graph.collectives import Collective, Identification
     from commcc.graph.index import GraphIndex
+    from commcc.graph.program import Program
     from commcc.timing.cost import CostModel, Costs
     from commcc.timing.predict import Prediction
     from commcc.timing.simulate import Timeline
@@ -26,13 +26,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Context:
-    """One graph with its prediction (in graph order), prepared once for many explanations."""
+    """One graph with its prediction (in graph order), prepared once for many explanations. program: None where it is
+    not known, as then no collective is cut.
+    """
 
     index: GraphIndex
     ident: Identification
     prediction: Prediction
     model: CostModel
-    limits: Limits
+    limits: Limits = field(default_factory=Limits)
+    program: Program | None = None
 
     @property
     def costs(self) -> Costs:

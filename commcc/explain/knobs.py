@@ -12,6 +12,7 @@ from commcc.base.errors import OptionError
 from commcc.base.terms import GIB, Kind, Role
 from commcc.base.text import duration, least_size, listed, plural
 from commcc.explain.merging import merge
+from commcc.explain.parts import in_parts
 from commcc.explain.reasons import move_words
 from commcc.explain.trials import own_stream, trial
 from commcc.explain.types import Knob
@@ -192,6 +193,16 @@ def _async_tp(case: Case) -> Iterator[Knob]:
     yield _knob(text, command_of("async-tp"), "does that")
 
 
+def _split(case: Case) -> Iterator[Knob]:
+    """In parts, each beside what is computed for another, or of another."""
+    parts = in_parts(case.search.context, case.scene.launch) if case.search.notable(case.findings.left) else None
+    if parts is None or not case.search.notable(parts.saves_ns):
+        return
+    text = f"launch it in {parts.count} parts, each beside the compute of another: saves {duration(parts.saves_ns)}"
+    besides = case.findings.best is not None
+    yield _knob(f"{text} (simulated)", command_of("split"), "does that", parts.saves_ns, besides)
+
+
 def _asynchronous(case: Case) -> Iterator[Knob]:
     if not case.search.context.index.launches[case.scene.launch].asynchronous:
         saves = case.findings.asynchronous
@@ -213,4 +224,4 @@ def _nothing_else(case: Case) -> str:
     return "other collectives overlap with it; explain those that are waited for"
 
 
-_MAKERS = (_asynchronous, _move, _beyond, _limits, _groups, _bucket, _chunk, _async_tp)
+_MAKERS = (_asynchronous, _move, _beyond, _limits, _groups, _bucket, _chunk, _split, _async_tp)

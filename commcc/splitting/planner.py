@@ -26,7 +26,7 @@ from commcc.timing.simulate import Simulator
 from commcc.verify.clones import Rows, shape_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from commcc.graph.index import GraphIndex
     from commcc.graph.program import Program
@@ -67,10 +67,13 @@ class Splitter:
         self.writers = writers(self.index)
         self.bodies = Bodies(self.nodes, self.index, Slices(), self._follows)
 
-    def splits(self, exposed: Mapping[int, int], smallest: float) -> list[Split]:
-        """A split for every exposed collective that gains by it, in graph order. smallest: bytes of one."""
+    def splits(self, exposed: Mapping[int, int], smallest: float, among: Collection[int] | None = None) -> list[Split]:
+        """A split for every exposed collective, or every one among some, that gains by it, in graph order.
+
+        exposed: ns of each. smallest: bytes of one.
+        """
         splits = []
-        for launch in sorted(exposed):
+        for launch in sorted(exposed if among is None else among):
             if launch in self.bodies.taken:  # with one before it
                 continue
             reason = self._obstacle(launch, smallest)
