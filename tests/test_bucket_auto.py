@@ -10,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import torch
 
 from commcc.base.errors import OptionError
 from commcc.base.terms import Kind
@@ -279,3 +280,20 @@ def test_blocks_are_the_same_in_each_form():
     planned = run(program, [module]).steps[0].plan.rewrite.buckets
     assert sorted(b.members for b in planned) == sorted(b.members for row in calls.values() for b in row)
     assert {b.members: b.launch_at for b in planned} == {b.members: b.launch_at for row in calls.values() for b in row}
+
+
+@pytest.mark.parametrize(("cost", "first"), [("h100", True), ("h100,fused=no", False)])
+def test_casts_come_first_where_a_compiler_writes_them_to_their_places(cost, first):
+    """Gradients that are cast and reduced behind compute; without a compiler one cast for all moves fewer bytes."""
+    g, size = GraphBuilder(), 2048
+    x, sums = g.placeholder("x", (size, size), torch.bfloat16), []
+    for number in range(12):
+        x = g.call(aten.mm.default, x, g.placeholder(f"w{number}", (size, size), torch.bfloat16))
+        gradient = g.call(aten.mm.default, g.call(aten.t.default, x), x)
+        sums.append(g.scatter(g.call(aten._to_copy.default, gradient, dtype=torch.float32), 256, "0"))
+    result = run(
+        g.program([x, *sums], {"0": 256}), parse_pipeline("bucket{strategy=auto},reorder"), model=load_model(cost)
+    )
+    (bucket,) = result.steps[0].plan.rewrite.buckets
+    assert (len(bucket.members), bucket.shared_cast, bucket.coalesced) == (12, not first, False)
+    assert result.verified == "proved"

@@ -21,7 +21,7 @@ from commcc.passes.options import parse_pipeline
 from commcc.passes.strategies import overlap
 from commcc.passes.strategies.results import bucket_of
 from commcc.plan import Merging
-from commcc.planning.bucket_model import BucketModel, Member, key_of
+from commcc.planning.bucket_model import BucketModel, Form, Member, key_of
 from commcc.planning.eligibility import eligible, select_groups
 from commcc.planning.headroom import Headroom
 from commcc.planning.merge_cost import MergeCost, Relief
@@ -58,7 +58,7 @@ def neighbours(index):
 
 def one_bucket(index, members, *, coalesced=False):
     """One bucket and nothing else."""
-    return Merging((bucket_of(index, members, "", param_order=False, coalesced=coalesced),))
+    return Merging((bucket_of(index, members, "", param_order=False, form=Form(coalesced)),))
 
 
 def compute_ns(index, costs):
@@ -141,7 +141,7 @@ def test_relief_is_given_out_once():
 def merging(index, headroom, *launches, coalesced=False):
     """What changes in memory when these are in one bucket."""
     members = [Member.of(index, launch) for launch in launches]
-    together = BucketModel.of(members, coalesced=coalesced)
+    together = BucketModel.of(members, Form(coalesced))
     return headroom.changes([BucketModel.of([member]) for member in members], together)
 
 

@@ -43,6 +43,41 @@ def test_a_chain_pays_for_its_ends():
     assert plain == {"mm": (2 * T, T), "silu": (T, T), "mul": (2 * T, T), "mm_1": (2 * T, T)}
 
 
+JOINED = {
+    "": (0, 0, 0),
+    "view": (0, 0, 0),
+    "constant": (0, 0, 0),
+    "kernel": (T, T, 1),
+    "input": (T, T, 1),
+    "returned": (T, T, 1),
+    "read": (T, T, 1),
+    "slice": (T // 2, T // 2, 1),
+}
+
+
+@pytest.mark.parametrize("part", JOINED)
+def test_what_is_computed_for_a_concatenation_alone_is_written_in_its_place(part):
+    """As Inductor's ConcatKernel has it; the other part is always one of these."""
+    g = Graph()
+    x, y = g.input(), g.input()
+    ours = made = g.call(aten.mm.default, x, y) if part == "kernel" else g.call(aten.sin.default, x)
+    if part == "view":
+        ours = g.call(aten.view.default, g.call(aten.unsqueeze.default, made, 0), [N, N])
+    elif part == "constant":
+        ours = g.call(aten.full.default, [N, N], 1.0, dtype=torch.float64)
+    elif part == "input":
+        ours = y
+    elif part == "slice":
+        ours = g.call(aten.slice.Tensor, made, 0, 0, N // 2)
+    joined = g.call(aten.cat.default, [ours, g.call(aten.cos.default, y)])
+    others = [made] if part == "returned" else [g.call(aten.mm.default, made, y)] if part == "read" else []
+    costs = g.costs(g.call(aten.mm.default, joined, x), *others)
+    assert costs["cat"] == JOINED[part]
+    assert costs["cos"][1] == T
+    index = g.built
+    assert operations(index, fused=False)[index.position["cat"]].kernels == 1
+
+
 def test_two_adds_joined_through_a_matmul_are_two_chains():
     """The residual stream: the second add needs a kernel that needs the first."""
     g = Graph()

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from commcc.base.terms import GIB, Kind
-from commcc.planning.bucket_model import BucketModel, Member
+from commcc.planning.bucket_model import BucketModel, Form, Member
 from commcc.planning.headroom import Headroom, budget_bytes
 from tests.index_maker import IndexMaker
 
@@ -41,7 +41,7 @@ def merging(made, budget=0, *, coalesced=False):
     """Headroom, and what changes with a and b in one bucket."""
     headroom = Headroom(made, budget)
     a, b = Member.of(made, A), Member.of(made, B)
-    together = BucketModel.of([a, b], coalesced=coalesced)
+    together = BucketModel.of([a, b], Form(coalesced))
     return headroom, headroom.changes([BucketModel.of([a]), BucketModel.of([b])], together)
 
 

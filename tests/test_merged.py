@@ -27,7 +27,8 @@ from commcc.passes.bucket import Bucket
 from commcc.passes.options import parse_pipeline
 from commcc.plan import Bucket as PlannedBucket
 from commcc.plan import Merging
-from commcc.planning.bucket_model import FORMS
+from commcc.planning.bucket_model import FORMS, BucketModel
+from commcc.planning.merge_cost import MergeCost
 from commcc.schedule import Limits, Problem, drawing, search
 from commcc.schedule.folding import fold
 from commcc.schedule.in_order import in_order
@@ -264,6 +265,50 @@ def test_one_cast_for_all(to, turned, world):
         results.append(build.call(aten.add.Tensor, gathered, 1))
     plan = same(build.program(results, {"0": world}), BUCKETINGS[0])
     assert all(bucket.shared_cast for bucket in plan.rewrite.buckets)
+
+
+@pytest.mark.parametrize("form", ["", "viewed", "turned", "returned", "read", "summed", "twice"])
+def test_casts_before_members_are_side_by_side(form):
+    """Fused, each cast is written to its place at once, unless somebody else reads it or it is copied in between."""
+    build, weights = rows(4, [torch.bfloat16], (8, 8))
+    x, results = build.placeholder("x", (8, 8), torch.bfloat16), []
+    for weight in weights:
+        gradient = build.call(aten.mm.default, x, weight)
+        if form == "summed":
+            gradient = build.call(aten.add.Tensor, gradient, x)
+        sent = cast = build.call(torch.ops.prims.convert_element_type.default, gradient, torch.float32)
+        if form == "viewed":
+            sent = build.call(aten.view.default, cast, [4, 16])
+        if form == "turned":
+            sent = build.call(aten.t.default, cast)
+        results.append(build.scatter(sent, 2, "0"))
+        if form in ("returned", "read"):
+            results.append(cast if form == "returned" else build.call(aten.mm.default, cast, cast))
+        if form == "twice":
+            results.append(build.scatter(sent, 2, "0"))
+    program = build.program(results, {"0": 2})
+    index, (bucket,) = build_index(program), parse_pipeline(BUCKETINGS[0])
+    for text in ("h100", *MODELS):
+        model = model_of(text)
+        plan, costs = bucket.plan(PlanContext(program, index, identify(index), model)), model.price(index)
+        first = Merging(tuple(replace(each, shared_cast=False) for each in plan.rewrite.buckets))
+        before, compute = sum(ns for node, ns in enumerate(costs.ns) if node not in index.launches), []
+        for merging in (plan.rewrite, first):
+            after = build_index(apply_plan(program, index, replace(plan, rewrite=merging)))
+            found = figures(*merge(index, model, merging))
+            assert found == figures(after, model.price(after))
+            compute.append(found["compute"])
+            # Of chains that lose their cast, and of a cast that one bucket sends twice, sketches know less.
+            if form in ("summed", "twice"):
+                continue
+            sketch = Sketches(Problem(index, costs), model).merged(merging.buckets)
+            assert sketch.compute_ns == found["compute"] + found["launching"]
+            copies = sum(
+                MergeCost(index, model, costs).copies(BucketModel.planned(index, each)) for each in merging.buckets
+            )
+            assert found["compute"] == before + copies
+        if text == "slow" and plan.rewrite.buckets[0].shared_cast:
+            assert (compute[1] < compute[0]) == (form in ("", "viewed", "summed"))
 
 
 @pytest.mark.parametrize("world", [1, 2])

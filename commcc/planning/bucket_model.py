@@ -2,7 +2,7 @@
 
     model = BucketModel.of([Member.of(index, c.launch) for c in collectives])
     model.shared_cast, model.as_bytes, model.copies     # the form; commcc.plan.Bucket holds it
-    model.kernels(), model.kernels_of(0)                # copies in and out, to be priced
+    model.kernels(fused=True), model.kernels_of(0)      # copies in and out, to be priced
     model.held(last_use)                                # stretches of the graph before, with bytes
 
 All-gathers of W ranks, member i has n_i elements; :class:`Wire` has the numbers::
@@ -35,13 +35,16 @@ if TYPE_CHECKING:
     from commcc.graph.index import GraphIndex
     from commcc.graph.index.graph import Tensor
     from commcc.plan import Bucket
+    from commcc.timing.cost.types import Operation
 
 #: What members of a bucket have in common: kind, group, reduction, dtype.
 Key = tuple[str, str, str, str]
-#: Op, tensor that it writes, bytes that it reads.
-Kernel = tuple[str, "Tensor", int]
-#: Forms of a bucket: members side by side in one tensor, one call that launches each by itself, whichever takes less.
+#: Forms of buckets as options name them: members side by side in one tensor, one call that launches each by itself,
+#: whichever takes less.
 COPY, COALESCED, AUTO = FORMS = ("copy", "coalesced", "auto")
+#: Side by side, where the members' own casts put them: less traffic than one cast behind where a compiler fuses, and
+#: more memory, as the uncast members and the cast ones are there at once. Strategy ``auto`` weighs it.
+CASTS_FIRST = "casts_first"
 #: First position, last position, bytes; one that ends before it begins holds nothing.
 Stretch = tuple[int, int, int]
 
@@ -85,12 +88,42 @@ class Wire:
         return [count // self.ranks for count in self.sent] if self.by_rank else list(self.sent)
 
 
+class Form(NamedTuple):
+    """How members are launched together. coalesced: in one call of each as it is. casts_first: not with one cast in
+    place of the members' own.
+    """
+
+    coalesced: bool = False
+    casts_first: bool = False
+
+
+SIDE_BY_SIDE = Form()
+
+
+class Kernel(NamedTuple):
+    """A copy: its op, the tensor that it gives, the bytes that it reads and writes; none where all is there already."""
+
+    op: str
+    to: Tensor
+    read: int
+    written: int
+
+    @property
+    def operation(self) -> Operation:
+        """What a cost model is asked about."""
+        from commcc.timing.cost.types import Operation
+
+        kernels = int(self.read > 0 or self.written > 0)
+        return Operation(self.op, (self.to,), (self.to,), None, False, self.read, self.written, kernels)
+
+
 class Member(NamedTuple):
     """One collective of a bucket; a tuple, since planners make one for every collective of a graph.
 
     sends: what its launch takes, the node ``input``; source: the same before ``cast``, which is made for it alone.
     result: of its wait. scattered: its slice of the merged result lies in pieces, and is copied together. returned:
-    its slice would share its storage with another output, and is copied.
+    its slice would share its storage with another output, and is copied. direct, source_direct: whether a compiler
+    that fuses writes ``sends``, or ``source``, straight to its place beside the others.
     """
 
     launch: int
@@ -104,10 +137,14 @@ class Member(NamedTuple):
     result: Tensor
     scattered: bool
     returned: bool
+    direct: bool
+    source_direct: bool
 
     @classmethod
     def of(cls, index: GraphIndex, launch: int) -> Member:
         """The collective at ``launch``, which has one input, one wait and sizes that are known."""
+        from commcc.graph.index.single_use import made_for
+
         known: dict[int, Member] = index.notes.setdefault(cls, {})
         if launch in known:
             return known[launch]
@@ -123,7 +160,10 @@ class Member(NamedTuple):
         scattered = facts.kind is Kind.ALL_GATHER and (facts.group_size or 0) > 1
         shown = not index.output_storages.isdisjoint(index.storages[wait])
         returned = shown and not scattered  # what is scattered is copied anyway
-        member = cls(launch, node, source_node, wait, facts.kind, source, sends, cast, result, scattered, returned)
+        direct = not strided(sends) and made_for(index, node, launch)
+        source_direct = direct if cast is None else not strided(source) and made_for(index, source_node, node)
+        form = scattered, returned, direct, source_direct
+        member = cls(launch, node, source_node, wait, facts.kind, source, sends, cast, result, *form)
         known[launch] = member
         return member
 
@@ -139,14 +179,14 @@ class BucketModel:
     coalesced: bool = False
 
     @classmethod
-    def of(cls, members: Sequence[Member], *, coalesced: bool = False) -> BucketModel:
-        """The form that these members take in one bucket."""
-        if coalesced:  # every member is sent as it is, and its result is a tensor of its own
+    def of(cls, members: Sequence[Member], form: Form = SIDE_BY_SIDE) -> BucketModel:
+        """What these members are in one bucket."""
+        if form.coalesced:  # every member is sent as it is, and its result is a tensor of its own
             return cls(tuple(members), False, False, (False,) * len(members), coalesced=True)
         casts = {member.cast for member in members}
         return cls(
             members=tuple(members),
-            shared_cast=len(casts) == 1 and None not in casts,
+            shared_cast=len(casts) == 1 and None not in casts and not form.casts_first,
             as_bytes=len({member.sends.dtype for member in members}) > 1,
             copies=tuple(member.returned for member in members),
         )
@@ -189,14 +229,23 @@ class BucketModel:
             return ("aten.clone", *owned)
         return owned or (("aten.reshape",) if self.members[place].scattered else ())
 
-    def kernels(self) -> Iterator[Kernel]:
-        """Kernels on all members at once, besides the collective itself."""
+    def kernels(self, *, fused: bool) -> Iterator[Kernel]:
+        """Kernels on all members at once, besides the collective itself. fused: whether a compiler fuses ops."""
         if self.coalesced:
             return
         joined = self.joined
-        yield "aten.cat", joined, joined.bytes
+        copied = joined.bytes - (self._placed if fused else 0)
+        yield Kernel("aten.cat", joined, copied, copied)
         if self.shared_cast:
-            yield "aten._to_copy", self.sent, joined.bytes
+            yield Kernel("aten._to_copy", self.sent, joined.bytes, self.sent.bytes)
+
+    @property
+    def _placed(self) -> int:
+        """Bytes of the parts that are written to their places by what computes them."""
+        if self.as_bytes:  # read as bytes, they are no longer what was computed
+            return 0
+        direct = [member.source_direct if self.shared_cast else member.direct for member in self.members]
+        return sum(part.bytes for part, placed in zip(self.parts, direct, strict=True) if placed)
 
     def kernels_of(self, place: int) -> Iterator[Kernel]:
         """Kernels that copy one member in and out."""
@@ -204,8 +253,8 @@ class BucketModel:
             return
         part, result = self.parts[place], self.members[place].result
         if strided(part):
-            yield "aten.reshape", part, part.bytes
-        yield from ((op, result, result.bytes) for op in self.result_copies(place))
+            yield Kernel("aten.reshape", part, part.bytes, part.bytes)
+        yield from (Kernel(op, result, result.bytes, result.bytes) for op in self.result_copies(place))
 
     def held(self, last_use: Callable[[int], int]) -> list[Stretch]:
         """What it holds in memory where it would stand. last_use: the last position at which a wait's result is used.

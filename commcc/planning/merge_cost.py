@@ -3,7 +3,7 @@
     cost = MergeCost(index, model, costs)
     cost.copies(bucket)         # ns on the compute stream: copies in and out of the bucket
     cost.latency(members)       # ns on the group's queue: what one transfer is shorter than several
-    cost.coalesced(members)     # whether the bucket is one call of many launches, without copies
+    cost.form_of(members)       # how the bucket is launched: with copies, or in one call of many launches
     relief.take(members, ns)    # how much of that the step can gain at most
 
 Copies are those of :mod:`commcc.planning.bucket_model`: one concatenation, a copy before it for each input that does
@@ -22,8 +22,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from commcc.planning.bucket_model import AUTO, COALESCED, COPY, BucketModel, Kernel, Member
-from commcc.timing.cost.types import Operation
+from commcc.planning.bucket_model import (
+    AUTO,
+    CASTS_FIRST,
+    COALESCED,
+    COPY,
+    SIDE_BY_SIDE,
+    BucketModel,
+    Form,
+    Kernel,
+    Member,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -45,29 +54,30 @@ class MergeCost:
 
     def bucket(self, members: Sequence[Collective]) -> BucketModel:
         """What these would be in one bucket."""
-        return self._in_form(members, coalesced=len(members) > 1 and self.coalesced(members))
+        return self._in_form(members, self.form_of(members))
 
-    def _in_form(self, members: Sequence[Collective], *, coalesced: bool) -> BucketModel:
+    def _in_form(self, members: Sequence[Collective], form: Form) -> BucketModel:
         launches = [c.launch for c in members]
         for launch in launches:
             if launch not in self._members:
                 self._members[launch] = Member.of(self._index, launch)
-        return BucketModel.of([self._members[launch] for launch in launches], coalesced=coalesced)
+        return BucketModel.of([self._members[launch] for launch in launches], form)
 
-    def coalesced(self, members: Sequence[Collective]) -> bool:
-        """Whether the form, or where it is ``auto`` the shorter sum of transfer and copies, is one call of several
-        launches.
-        """
+    def form_of(self, members: Sequence[Collective]) -> Form:
+        """The form, or where it is ``auto`` that of the shortest sum of transfer and copies."""
+        if len(members) == 1:
+            return SIDE_BY_SIDE
         if self._form != AUTO:
-            return self._form == COALESCED
-        copies = self.copies(self._in_form(members, coalesced=False))
-        return self._grouped(members) <= self._merged(members) + copies
+            return Form(self._form == COALESCED, self._form == CASTS_FIRST)
+        copies = {form: self.copies(self._in_form(members, form)) for form in (SIDE_BY_SIDE, Form(casts_first=True))}
+        form = min(copies, key=copies.__getitem__)
+        return Form(coalesced=True) if self._grouped(members) <= self._merged(members) + copies[form] else form
 
     def transfer(self, members: Sequence[Collective]) -> int:
         """Time of the merged transfer, in ns."""
         if len(members) == 1:  # as it stands, with what is assumed of its size
             return self._costs.ns[members[0].launch]
-        return self._grouped(members) if self.coalesced(members) else self._merged(members)
+        return self._grouped(members) if self.form_of(members).coalesced else self._merged(members)
 
     def _grouped(self, members: Sequence[Collective]) -> int:
         return self._model.group_call([self._model.transfer_of(self._index, c.launch)[0] for c in members]).ns
@@ -89,7 +99,7 @@ class MergeCost:
     def copies(self, bucket: BucketModel) -> int:
         """Time of copies into and out of a bucket, in ns, less the time of casts that it replaces."""
         form = bucket.shared_cast, bucket.as_bytes
-        total = self._price(bucket.kernels())
+        total = self._price(bucket.kernels(fused=self._model.settings.fused))
         for place, member in enumerate(bucket.members):
             own = (member.launch, *form)
             if own not in self._own:
@@ -99,8 +109,7 @@ class MergeCost:
         return total
 
     def _price(self, kernels: Iterable[Kernel]) -> int:
-        asked = [Operation(op, (to,), (to,), read_bytes=read, written_bytes=to.bytes) for op, to, read in kernels]
-        return sum(self._model.operation(kernel).ns for kernel in asked)
+        return sum(self._model.operation(kernel.operation).ns for kernel in kernels)
 
 
 class Relief:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from commcc.planning.bucket_model import BucketModel, Kernel, Member, flat, strided
-from commcc.timing.cost.types import Operation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from commcc.schedule.arrays import Ints
     from commcc.schedule.problem import Problem
     from commcc.timing.cost import CostModel
-    from commcc.timing.cost.types import Transfer
+    from commcc.timing.cost.types import Operation, Transfer
 
 #: What comes first among units that want the same position, as in :mod:`commcc.apply.order`.
 LAUNCHES, WAITS, RESULTS, STAYS = range(4)
@@ -75,14 +74,14 @@ class Pieces:
         self.numbers = numbers or Numbers(own, own)
         self.free_ns = round(1000 * model.settings.free_us)
         self._members: dict[int, Member] = {}
-        self._pieces: dict[tuple[tuple[int, ...], int, int, bool], Piece] = {}
+        self._pieces: dict[tuple[tuple[int, ...], int, int, bool, bool], Piece] = {}
         self._prices: dict[Operation, int] = {}
         self._transfers: dict[int, Transfer] = {}
         self._copies: dict[tuple[int, tuple[str, ...]], list[int]] = {}
 
     def of(self, bucket: Bucket) -> Piece:
         """What a bucket consists of. All else that a bucket says follows from its members and its place."""
-        key = bucket.members, bucket.launch_at, bucket.wait_at, bucket.coalesced
+        key = bucket.members, bucket.launch_at, bucket.wait_at, bucket.coalesced, bucket.shared_cast
         if key not in self._pieces:
             self._pieces[key] = self._piece(bucket)
         return self._pieces[key]
@@ -117,13 +116,12 @@ class Pieces:
         key = member.launch, copies
         if key not in self._copies:
             result = member.result
-            self._copies[key] = [self.price((op, result, result.bytes)) for op in copies]
+            self._copies[key] = [self.price(Kernel(op, result, result.bytes, result.bytes)) for op in copies]
         return self._copies[key]
 
     def price(self, kernel: Kernel) -> int:
         """What a kernel takes that copies all of a bucket or one member, in ns."""
-        op, to, read = kernel
-        asked = Operation(op, (to,), (to,), read_bytes=read, written_bytes=to.bytes)
+        asked = kernel.operation
         if asked not in self._prices:
             self._prices[asked] = self.model.operation(asked).ns
         return self._prices[asked]
@@ -233,7 +231,7 @@ class _Making:
             needed, buffers = (OUTER, self.number[source]), self._old(source)
             if strided(part):
                 row = self._buffer(part.bytes)
-                ns = price(("aten.reshape", flat([part]), part.bytes))
+                ns = price(Kernel("aten.reshape", flat([part]), part.bytes, part.bytes))
                 needed = INNER, self._node(_LAUNCH, [needed], [row], buffers, ns)
                 buffers = [row]
             elif source in seen and len(part.shape) > 1:  # read once more, through a view of its own
@@ -242,9 +240,9 @@ class _Making:
             read += buffers
             seen.add(source)
         parts += self._after(self.bucket.members)
-        for op, to, size in model.kernels():
-            sent = self._buffer(to.bytes)
-            node = self._node(_LAUNCH, parts, [sent], read, price((op, to, size)))
+        for kernel in model.kernels(fused=self.pieces.model.settings.fused):
+            sent = self._buffer(kernel.to.bytes)
+            node = self._node(_LAUNCH, parts, [sent], read, price(kernel))
             parts, read = [(INNER, node)], [sent]
         received = RECEIVED, 0
         self.launch = self._node(_LAUNCH, parts, [received], read)

@@ -19,7 +19,8 @@ simulated. A bucketing is a cap on the bytes of a bucket for every key (kind, gr
 6. where one stream of collectives is busy for most of the best step, its buckets with other, unequal sizes along the
    step (:mod:`commcc.passes.strategies.uneven`): up to twice ``effort`` of them, or ten times where compute fills
    less than 97 % of the step;
-7. a quarter of ``effort`` with smaller buckets of other reduce-scatters, where merging made the longest run of compute
+7. casts before members are put side by side, in place of one cast behind, in all buckets at once;
+8. a quarter of ``effort`` with smaller buckets of other reduce-scatters, where merging made the longest run of compute
    between two of them longer: what shortens it at no more than 0.1 % of the step is taken.
 
 Peak memory within the budget comes first, then the step; a bucketing has to be 0.1 % shorter than one
@@ -52,7 +53,7 @@ from commcc.passes.strategies.uneven import BEGIN_WITHIN, NEVER, UNEVEN, begun_f
 from commcc.passes.strategies.written import never_worse
 from commcc.plan import Bucket as PlannedBucket
 from commcc.plan import LeftOut, Merging
-from commcc.planning.bucket_model import AUTO, COALESCED, COPY, key_of, size_of
+from commcc.planning.bucket_model import AUTO, CASTS_FIRST, COALESCED, COPY, key_of, size_of
 from commcc.planning.eligibility import eligible, select_groups
 
 if TYPE_CHECKING:
@@ -195,7 +196,8 @@ class Search:
         large = len(self.index) >= _LARGE
         winners = [*winners[sure:], *(() if large else others)]
         spare = others[:_SPARE] if large else []
-        return self._settled(none, list(dict.fromkeys([self._spread(none, uneven), uneven, *winners])), spare)
+        best = self._casts_first(uneven)
+        return self._settled(none, list(dict.fromkeys([self._spread(none, best), best, uneven, *winners])), spare)
 
     def _other_forms_pay(self, best: Tried) -> bool:
         """Whether buckets without copies may make the step shorter: not where copies and launches take next to nothing
@@ -212,6 +214,18 @@ class Search:
             return False
         _, busy = self._busiest(best)
         return full * 1000 > best.step_ns * (1000 - _WAITING) or busy * 1000 < best.step_ns * _BUSY
+
+    def _casts_first(self, best: Tried) -> Tried:
+        """The same buckets, with casts before members are put side by side if that makes the step shorter."""
+        from commcc.schedule.search import glance
+
+        buckets = tuple(replace(bucket, shared_cast=False) for bucket in best.buckets)
+        if buckets == best.buckets:
+            return best
+        choice = tuple(rung._replace(form=CASTS_FIRST) if rung.form == COPY else rung for rung in best.choice)
+        tried = replace(best, choice=choice, buckets=buckets)
+        tried = self.result(tried, glance(self.sketches.merged(buckets), self.limits, range(_SCHEDULES)))
+        return min(best, tried, key=lambda t: (t.over, t.step_ns))
 
     def _spread(self, none: Tried, best: Tried) -> Tried:
         """This bucketing; where merging made runs of compute longer one with smaller buckets of reduce-scatters: the

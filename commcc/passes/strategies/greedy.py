@@ -41,7 +41,7 @@ def form(options: Bucket, context: PlanContext) -> BucketResult:
     taken, left = eligible(index, ident, select_groups(ident, options.groups_given))
     caps = byte_caps(options.bucket_cap_mb, index, context.model, taken, multi_dtype=options.multi_dtype)
     limits = Limits(caps, options.max_topo_span, options.max_consecutive)
-    coalesced = form_of(options, context)
+    form = form_of(options, context)
     walked = walk(index, ident, taken, limits, options.multi_dtype)
     several = [b for b in walked.buckets if len(b.members) > 1]
     left += [LeftOut(b.first, _reason(b)) for b in walked.buckets if len(b.members) == 1]
@@ -58,7 +58,7 @@ def form(options: Bucket, context: PlanContext) -> BucketResult:
         remarks.append(f"{limit} cannot hold: the graph has a run of {before} already")
     return BucketResult(
         buckets=tuple(
-            bucket_of(index, b.members, _reason(b), param_order=options.param_order, coalesced=coalesced(b.members))
+            bucket_of(index, b.members, _reason(b), param_order=options.param_order, form=form(b.members))
             for b in several
         ),
         left_out=tuple(left),

@@ -18,7 +18,7 @@ from commcc.base.terms import MIB
 from commcc.passes.strategies.choices import BY_BLOCK
 from commcc.passes.strategies.module import by_block
 from commcc.passes.strategies.results import bucket_of, in_form
-from commcc.planning.bucket_model import COPY, FORMS, key_of, size_of
+from commcc.planning.bucket_model import CASTS_FIRST, COPY, FORMS, key_of, size_of
 from commcc.planning.caps import ByteCaps
 from commcc.planning.greedy import Limits, walk
 from commcc.planning.merge_cost import MergeCost
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 
 class Making:
-    """Buckets by choice and by members. taken: collectives that may be merged. size: of each, in bytes. coalesced: by
-    form, whether members are launched in one call.
+    """Buckets by choice and by members. taken: collectives that may be merged. size: of each, in bytes. form: of a
+    bucket, by what a choice says.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Making:
         self.options, self.index, self.ident, self.taken = options, context.index, context.ident, taken
         self.collective = {collective.launch: collective for collective in taken}
         self.size = {launch: size_of(collective) for launch, collective in self.collective.items()}
-        self.coalesced = {form: MergeCost(self.index, model, costs, form).coalesced for form in FORMS}
+        self.form = {form: MergeCost(self.index, model, costs, form).form_of for form in (*FORMS, CASTS_FIRST)}
         keys = {key_of(collective, options.multi_dtype) for collective in taken}
         self._blocks = {COPY: by_block(replace(options, form=COPY), context, keys)}
         self._choices: dict[Choice, tuple[PlannedBucket, ...]] = {}
@@ -84,16 +84,16 @@ class Making:
                 members,
                 Reason.of("shorter_step", members=len(members), bytes=sum(self.size[launch] for launch in launches)),
                 param_order=self.options.param_order,
-                coalesced=self.coalesced[form](members),
+                form=self.form[form](members),
             )
         return made
 
     def by_block(self, form: str) -> dict[Key, tuple[PlannedBucket, ...]]:
         """The buckets of strategy module in a form, by key; none where no blocks are found."""
         if form not in self._blocks:
-            coalesced, of = self.coalesced[form], self.collective
+            form_of, of = self.form[form], self.collective
             self._blocks[form] = {
-                key: tuple(in_form(self.index, b, coalesced=coalesced([of[n] for n in sorted(b.members)])) for b in row)
+                key: tuple(in_form(self.index, b, form_of([of[n] for n in sorted(b.members)])) for b in row)
                 for key, row in self._blocks[COPY].items()
             }
         return self._blocks[form]

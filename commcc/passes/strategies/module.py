@@ -153,7 +153,7 @@ def _formed(options: Bucket, context: PlanContext, given_up: GivenUp) -> BucketR
 
 def _units(options: Bucket, context: PlanContext, covered: _Covered, apart: frozenset[int]) -> tuple[list[Unit], int]:
     """Buckets, lone collectives and old buckets in graph order; and how often one had to be taken apart."""
-    index, coalesced = context.index, form_of(options, context)
+    index, form = context.index, form_of(options, context)
     covered = sorted(covered, key=lambda pair: pair[0].launch)
     # How many of a kind, group and entry served the same parameter before: a gather for the backward is in round 1.
     met: Counter[tuple[object, ...]] = Counter()
@@ -178,7 +178,7 @@ def _units(options: Bucket, context: PlanContext, covered: _Covered, apart: froz
             reason = Reason.of("entry", members=count, entry=entry.name, bytes=size)
             if again:
                 reason = Reason.of("entry_again", members=count, entry=entry.name, round=again + 1, bytes=size)
-            bucket = bucket_of(index, members, reason, param_order=options.param_order, coalesced=coalesced(members))
+            bucket = bucket_of(index, members, reason, param_order=options.param_order, form=form(members))
         units.append(Unit(entry, again, tuple(members), bucket))
     return sorted(units, key=lambda u: u.launch), cuts
 

@@ -297,8 +297,8 @@ class _Overlap:
         members = bucket.members
         hidden = sum(c.launch in self.hiding.by_launch for c in members)
         reason = Reason.of("stay_hidden", members=len(members), bytes=bucket.bytes, hidden=hidden)
-        coalesced = bucket.model.coalesced
-        planned = bucket_of(self.index, members, reason, param_order=self.options.param_order, coalesced=coalesced)
+        form = self.cost.form_of(members)
+        planned = bucket_of(self.index, members, reason, param_order=self.options.param_order, form=form)
         # As early as inputs and hiding compute allow; what hides a member waits for the launch.
         return planned if launches_early(members) else placed(planned, members, min(c.launch for c in members))
 

@@ -1,7 +1,7 @@
 """What a strategy returns, and how the members of one bucket become a planned bucket.
 
-    coalesced = form_of(options, context)([gather_a, gather_b])     # in one call, as the option form has it
-    bucket_of(index, [gather_a, gather_b], reason, param_order=False, coalesced=coalesced)     # a commcc.plan.Bucket
+    form = form_of(options, context)([gather_a, gather_b])     # as the option form has it
+    bucket_of(index, [gather_a, gather_b], reason, param_order=False, form=form)     # a commcc.plan.Bucket
 
 All-gathers of parameters launch where the first member stood, since parameters are there from the
 start, and the casts that feed them move along; all else launches where the last member stood. The
@@ -17,7 +17,7 @@ from commcc.base.errors import OptionError
 from commcc.base.record import Record
 from commcc.base.terms import Kind
 from commcc.plan import Bucket as PlannedBucket
-from commcc.planning.bucket_model import AUTO, COALESCED, BucketModel, Member
+from commcc.planning.bucket_model import AUTO, COALESCED, SIDE_BY_SIDE, BucketModel, Form, Member
 from commcc.planning.merge_cost import MergeCost
 
 if TYPE_CHECKING:
@@ -53,31 +53,31 @@ def bucket_of(
     reason: Reason,
     *,
     param_order: bool,
-    coalesced: bool = False,
+    form: Form = SIDE_BY_SIDE,
 ) -> PlannedBucket:
     """A planned bucket of two or more members, which are given in graph order.
 
-    param_order: concatenate in order of parameters and outputs instead. coalesced: whether to launch them in one call.
+    param_order: concatenate in order of parameters and outputs instead.
     """
     ordered = list(members)
     if param_order:
         ordered.sort(key=lambda c: (c.anchor is None, c.anchor or 0, c.launch))
     members_in_order = tuple(c.launch for c in ordered)
     planned = PlannedBucket(kind=ordered[0].kind, members=members_in_order, launch_at=0, wait_at=0, reason=reason)
-    planned = in_form(index, planned, coalesced=coalesced)
+    planned = in_form(index, planned, form)
     launch_at = min(planned.members) if launches_early(ordered) else max(planned.members)
     return placed(planned, ordered, launch_at)
 
 
-def in_form(index: GraphIndex, bucket: PlannedBucket, *, coalesced: bool) -> PlannedBucket:
-    """The same members at the same place, launched in one call or not."""
-    form = BucketModel.of([Member.of(index, launch) for launch in bucket.members], coalesced=coalesced)
+def in_form(index: GraphIndex, bucket: PlannedBucket, form: Form) -> PlannedBucket:
+    """The same members at the same place in this form."""
+    model = BucketModel.of([Member.of(index, launch) for launch in bucket.members], form)
     return replace(
         bucket,
-        shared_cast=form.shared_cast,
-        as_bytes=form.as_bytes,
-        copies=form.copies,
-        coalesced=form.coalesced,
+        shared_cast=model.shared_cast,
+        as_bytes=model.as_bytes,
+        copies=model.copies,
+        coalesced=model.coalesced,
     )
 
 
@@ -92,13 +92,13 @@ def placed(bucket: PlannedBucket, members: Sequence[Collective], launch_at: int)
     )
 
 
-def form_of(options: Bucket, context: PlanContext) -> Callable[[Sequence[Collective]], bool]:
-    """Tells of the members of a bucket whether they are launched in one call, which ``form=auto`` sees by price."""
+def form_of(options: Bucket, context: PlanContext) -> Callable[[Sequence[Collective]], Form]:
+    """Tells how the members of a bucket are launched, which ``form=auto`` sees by price."""
     if options.form_given != AUTO:
-        return lambda _members: options.form_given == COALESCED
+        return lambda _members: Form(options.form_given == COALESCED)
     if context.model is None:
         raise OptionError("form auto needs a cost model", where="pass 'bucket'", hint="name one: --cost h100")
-    return MergeCost(context.index, context.model, context.model.price(context.index), AUTO).coalesced
+    return MergeCost(context.index, context.model, context.model.price(context.index), AUTO).form_of
 
 
 def launches_early(members: Sequence[Collective]) -> bool:

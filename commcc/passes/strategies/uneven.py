@@ -297,8 +297,8 @@ class _Bucketings:
             search = self.search
             if len(members) > 1:
                 row = [self.search.making.collective[launch] for launch in members]
-                coalesced = search.making.coalesced[self.forms[self.key[members[0]]]](row)
-                self.transfer[members] = search.sketches.pieces.transfer_ns(members, coalesced=coalesced)
+                form = search.making.form[self.forms[self.key[members[0]]]](row)
+                self.transfer[members] = search.sketches.pieces.transfer_ns(members, coalesced=form.coalesced)
             else:
                 self.transfer[members] = search.costs.ns[members[0]]
         return self.transfer[members]

@@ -18,6 +18,9 @@ Rules:
 5. A chain is one kernel, paid for by its first member. Members that move nothing cost nothing.
 6. Constants are made where they are needed: they cost nothing unless a kernel or the output reads them.
 7. A chain next to a matmul is not fused into it.
+8. What a member, or a constant, makes for a concatenation alone is written where that wants it, at once: the
+   concatenation neither reads nor writes it, and is no kernel where all of it is made so. That is what Inductor does
+   (its ``ConcatKernel``).
 
 No chain waits for something that waits for the chain. Let a(n) be the count that rule 1 makes for
 kernels, taken for every node. The level l(n) is at least a(n), and no larger than that of any reader (one
@@ -44,6 +47,7 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from commcc.graph.index.single_use import made_for
 from commcc.graph.ops.indexing import LOOKUPS
 from commcc.graph.ops.kernels import Work
 
@@ -53,6 +57,7 @@ if TYPE_CHECKING:
     from commcc.graph.index import GraphIndex
     from commcc.timing.cost.traffic import Traffic
 
+CONCATENATION = "aten.cat"
 #: Who reads a value: nobody, members of the chain with that number, or something else.
 _NOBODY, _OUTSIDE = -1, -2
 
@@ -189,6 +194,20 @@ class Chains:
                     earlier.add(first)
                 if earlier:
                     self.after[i] = tuple(sorted(earlier))
+        return result
+
+    def concatenations(self) -> dict[int, tuple[int, int, int]]:
+        """Bytes read, bytes written and kernels of those of which members or constants write a part in its place."""
+        index, traffic, result = self._index, self._traffic, dict[int, tuple[int, int, int]]()
+        for node, op in enumerate(index.ops):
+            if op != CONCATENATION or not traffic.on_device(node):
+                continue
+            reads = dict(traffic.reads(node))
+            placed = [part for part in reads if made_for(index, part, node)]
+            if placed:
+                size = sum(traffic.bytes[part] for part in placed)
+                read, written = sum(reads.values()) - size, max(0, traffic.writes(node) - size)
+                result[node] = read, written, int(read > 0 or written > 0)
         return result
 
     def _entering(self, node: int, paying: _Paying) -> tuple[int, set[int]]:

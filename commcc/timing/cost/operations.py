@@ -33,7 +33,7 @@ def ordered_operations(index: GraphIndex, *, fused: bool) -> tuple[dict[int, Ope
     """The same, and by node those it must not come before, as then another node of its chain would pay."""
     traffic = Traffic(index)
     chains = Chains(index, traffic) if fused else None
-    in_chains = chains.traffic() if chains else {}
+    in_chains = {**chains.traffic(), **chains.concatenations()} if chains else {}
     known: _Known = {}
     by_node = {
         i: _operation(index, traffic, i, in_chains.get(i), known)
