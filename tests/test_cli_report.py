@@ -320,6 +320,31 @@ def test_options_of_a_pass_are_folded_behind_an_option(width):
     assert any(name.endswith("(no change)") for name in names)
 
 
+def test_names_are_folded_between_their_parts():
+    table = make_table("", "op", "for example", "count", numbers=("count",))
+    table.add_text("_c10d_functional.all_gather_into_tensor_coalesced", "all_gather_a_b, all_gather_c", "17")
+    printed = io.StringIO()
+    Console(width=50, file=printed).print(table)
+    lines = printed.getvalue().splitlines()[2:]
+    place = lines[0].index("all_gather")
+    names = [line[:place].strip() for line in lines]
+    assert names[0] == "_c10d_functional." and "".join(names) == "_c10d_functional.all_gather_into_tensor_coalesced"
+    assert all(name.endswith(("_", ".")) for name in names[:-1] if name)
+    assert [line[place:-5].strip() for line in lines[:2]] == ["all_gather_a_b,", "all_gather_c"]
+
+
+def test_what_matters_least_gives_way_first():
+    table = make_table("", "name", "size", "time", "module", numbers=("size", "time"), whole=("name",))
+    table.spare = ("size",)
+    table.add_text("reduce_scatter_tensor_290", "220.5 MiB", "7.171 ms", "layers.31.feed_forward.w2")
+    for width in (80, 70):
+        printed = io.StringIO()
+        Console(width=width, file=printed).print(table)
+        assert "layers.31.feed_forward.w2" in printed.getvalue() and "7.171 ms" in printed.getvalue()
+        assert ("220.5 MiB" in printed.getvalue()) == (width == 80)
+        assert ("too narrow for size" in printed.getvalue()) == (width == 70)
+
+
 def test_numbers_without_room_are_left_out_whole():
     names = ("step time", "exposed", "peak memory", "max consecutive")
     table = make_table("", "after each pass", *names, numbers=names)

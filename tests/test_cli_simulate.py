@@ -303,7 +303,6 @@ def test_a_refused_rewrite_is_not_shown(graph, capsys, monkeypatch):
 
 
 def test_html(graph, capsys):
-    pytest.importorskip("commcc.report.simulation_html")
     path = graph.with_name("report.html")
     doc = simulated(capsys, graph, "--passes", "bucket", "--html", path)
     assert doc["html"] == str(path) and files(graph.parent) == {"g.fx.txt", "report.html"}

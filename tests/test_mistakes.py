@@ -39,6 +39,7 @@ MISTAKES = {
     "inspect random.bin": "is a binary file, not a graph",
     "inspect data.pkl": "is a Python pickle, which runs code",
     "inspect script.py": "no graph found in this text; dump it with",
+    "run plan.yaml --preset auto": "plan.yaml: is a plan, not a graph; commcc run GRAPH --plan plan.yaml applies it",
     "inspect printed.txt": "holds a graph as print(graph) or print_tabular() shows it",
     "inspect named.fx.txt": "named.fx.txt: the folder holds no graphs; dump it with",
     "inspect unread": "unread: none of the graphs could be read; x.fx.txt: the file is empty",
@@ -104,6 +105,7 @@ def place(tmp_path_factory) -> Path:
     (folder / "random.bin").write_bytes(bytes(range(256)) * 8)
     (folder / "data.pkl").write_bytes(pickle.dumps({"a": 1}))
     (folder / "script.py").write_text("print(1)\n")
+    (folder / "plan.yaml").write_text("# A comment\ncommcc_plan: 1\npasses: []\n")
     (folder / "printed.txt").write_text(str(fx.symbolic_trace(lambda x: x + 1).graph))
     (folder / "cut.pt2").write_bytes(b"PK\x03\x04" + bytes(100))
     (folder / "bad.yaml").write_text("a: [1\n")

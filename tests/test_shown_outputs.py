@@ -51,6 +51,11 @@ def test_outputs_are_written_and_checked(tmp_path, capsys):
     assert main("--check", path) == 0
 
 
+def test_commands_on_files_of_the_reader_stay(tmp_path):
+    shown = "```\n$ commcc verify before.fx.txt after.fx.txt\nproved: the same program\n```\n"
+    assert runpy.run_path(TOOL)["renewed"](shown, tmp_path) == shown
+
+
 def test_seconds_stay(tmp_path, monkeypatch):
     tool = runpy.run_path(TOOL)
     renewed = tool["renewed"]

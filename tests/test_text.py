@@ -25,6 +25,7 @@ from commcc.base.text import (
     plural,
     sentence,
     share,
+    short_names,
     short_size,
     shown,
     size,
@@ -53,6 +54,14 @@ if TYPE_CHECKING:
 )
 def test_size(number, text):
     assert size(number) == text
+
+
+def test_files_are_told_apart_by_as_few_parts_as_that_takes():
+    assert short_names(["out/graphs/bw.fx.txt", "out/graphs/fw.fx.txt"]) == ["bw.fx.txt", "fw.fx.txt"]
+    assert short_names(["/a/graphs/bw.fx.txt", "/a/tuned/bw.fx.txt"]) == ["graphs/bw.fx.txt", "tuned/bw.fx.txt"]
+    assert short_names(["bw.fx.txt", "out/bw.fx.txt"]) == ["bw.fx.txt", "out/bw.fx.txt"]
+    assert short_names(["g.fx.txt", "g.fx.txt"]) == ["g.fx.txt", "g.fx.txt"]
+    assert short_names([]) == []
 
 
 def test_short_size():

@@ -7,6 +7,7 @@ A block that is fenced with three backticks and begins with ``$ commcc`` is a co
 on both streams. It is run in the folder that the tool is run in, by the ``commcc`` beside this Python; the files
 it writes stay there. What took a time, as in ``0.89 s``, is left as it was. Where a line ``...`` stands for
 lines that are left out, each part that is shown is found by its first line and stays as long as it is.
+A command that names a file which is not there is an example of a reader's own; its block stays as it is.
 
 Limits: one command a block, on its first line.
 """
@@ -23,6 +24,7 @@ from pathlib import Path
 
 COLUMNS = "110"
 _BLOCK = re.compile(r"^```\n(\$ (commcc .*)\n)([^`]*?)^```$", re.MULTILINE)
+_MISSING = re.compile(r"\Acommcc: error: .*: no such file\b")
 _SECONDS = re.compile(r"\b\d+\.\d\d s\b")
 
 
@@ -57,7 +59,10 @@ def renewed(text: str, folder: Path) -> str:
 
     def block(found: re.Match[str]) -> str:
         line, command, shown = found.groups()
-        now, times = shortened(printed(command, folder), shown), _SECONDS.findall(shown)
+        whole = printed(command, folder)
+        if _MISSING.match(whole):
+            return found.group()
+        now, times = shortened(whole, shown), _SECONDS.findall(shown)
         if len(times) == len(_SECONDS.findall(now)):
             earlier = iter(times)
             now = _SECONDS.sub(lambda _: next(earlier), now)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -128,6 +129,15 @@ def one_line(text: str) -> str:
 def shown(text: str, most: int = 60) -> str:
     """Text of a file as part of a message: on one line, and cut where it is long."""
     return one_line(text) if len(text) <= most else f"{one_line(text[:most])}..."
+
+
+def short_names(paths: Sequence[str]) -> list[str]:
+    """Files by the last parts of their paths, as few as tell them apart: ``graphs/bw.fx.txt``, ``tuned/bw.fx.txt``."""
+    parts = [PurePath(path).parts for path in paths]
+    depth = 1
+    while len({each[-depth:] for each in parts}) < len(set(parts)):
+        depth += 1
+    return [PurePath(*each[-depth:]).as_posix() for each in parts]
 
 
 def escaped(value: Any) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
@@ -26,6 +25,7 @@ from commcc.cli.rewriting import judge
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
     from commcc.base.terms import Json
     from commcc.cli.session import Session
@@ -198,6 +198,7 @@ def write_page(
 ) -> None:
     """The graphs as one page, with the worst collectives of the last one explained."""
     from commcc.base.files import replace_text
+    from commcc.base.text import short_names
     from commcc.explain import Context, explain_worst
     from commcc.report.simulation_page import side, write_html
 
@@ -209,11 +210,8 @@ def write_page(
         "cost": {"name": cost.name, "hash": cost.hash, **cost.settings.to_json()},
         "hints": dict(hints),
     }
-    title = " and ".join(
-        Path(name).name
-        for name in (str(sources["input"]), sources["after"] or sources.get("backward"))
-        if isinstance(name, str)
-    )
+    names = (str(sources["input"]), sources["after"] or sources.get("backward"))
+    title = " and ".join(short_names([name for name in names if isinstance(name, str)]))
     page = write_html(
         sides, title=title, options=options, explanations=[explanation.to_json() for explanation in worst]
     )

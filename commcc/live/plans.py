@@ -115,7 +115,10 @@ class Plans:
         return f"no plan was made for this graph ({known}); that of {nearest.path.name} {what}"
 
 
-_HINT = "capture and plan again, or on_mismatch='replan' or 'skip'"
+_HINT = (
+    "capture and plan again with the --mesh, --level, --device and --attention of this job,"
+    " or on_mismatch='replan' or 'skip'"
+)
 
 
 def read_folder(path: str | Path) -> Plans:

@@ -113,11 +113,11 @@ class EpSchedule(Pass):
         "by phases, by wavefront, or the simulator's choice",
         choices=("phase", "wavefront", "auto"),
     )
-    in_flight: int = option(2, "wavefront: chunks that hold received tokens at a time", minimum=1)
+    in_flight: int = option(2, "with order wavefront: chunks that hold received tokens at a time", minimum=1)
     modules: tuple[str, ...] | None = option(
         None, "roots of the regions to schedule, as paths or patterns", none="all regions"
     )
-    memory_budget: str | float | None = budget_option("auto: peak memory")
+    memory_budget: str | float | None = budget_option("with order auto: peak memory")
 
     def problems(self) -> Iterator[str]:
         """Patterns that no graph can have."""

@@ -69,6 +69,7 @@ def view(data: Mapping[str, Any], *, ranks: bool = False, collectives: int = 5) 
     where = place(data, data["cost"])
     heading = f"{where}, {plural(data['repeat'], 'repetition')} in turns, seed {data['seed']}"
     table = make_table(heading, "", "graph", *_COLUMNS, "predicted", numbers=(*_COLUMNS, "predicted"))
+    table.spare = ("p10", "p90")
     for number, graph in enumerate(data["graphs"], 1):
         table.add_text(str(number), graph["name"], *_cells(graph), milliseconds(graph["predicted"]["step_ms"]))
     shown: list[RenderableType] = [table]

@@ -58,14 +58,19 @@ class Section(Table):
     """A table under a heading, which may be wider than the table."""
 
     heading: str = ""
+    #: Columns that give way first, in this order, where the others would be cut or folded.
+    spare: tuple[str, ...] = ()
 
     def add_text(self, *cells: str | Text | Settings) -> None:
         """Add a row. A column with a longer name than others have is folded, or its numbers would have no space."""
+        row: list[Text | Folded] = []
         for column, cell in zip(self.columns, cells, strict=False):  # a row may be short
-            long = isinstance(cell, Settings) or len(cell) > LONG_NAME
-            if column.justify != "right" and long and column.overflow == "fold":
+            folded = column.justify != "right" and column.overflow == "fold"
+            if folded and (isinstance(cell, Settings) or len(cell) > LONG_NAME):
                 column.no_wrap = False
-        self.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells))
+            as_text = Words if folded and "\n" not in str(cell) else Text
+            row.append(as_text(cell) if isinstance(cell, str) else cell)
+        self.add_row(*row)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         if self.heading:
@@ -77,9 +82,13 @@ class Section(Table):
 
     def _fitting(self, width: int) -> tuple[Section, list[str]]:
         """The table with the columns that fit, and the names of the others: numbers that are cut say nothing."""
-        least = [_least_width(column) + 2 for column in self.columns]
         kept = list(range(len(self.columns)))
-        for number in reversed(range(1, len(self.columns))):
+        whole = [min(_longest(column), LONG_NAME) + 2 for column in self.columns]
+        for name in self.spare:
+            if sum(whole[position] for position in kept) - 2 > width:
+                kept = [position for position in kept if self.columns[position].header != name]
+        least = [_least_width(column) + 2 for column in self.columns]
+        for number in reversed(kept[1:]):
             if sum(least[position] for position in kept) - 2 > width and self.columns[number].justify == "right":
                 kept.remove(number)
         if len(kept) == len(self.columns):
@@ -91,23 +100,31 @@ class Section(Table):
 
 def _least_width(column: Column) -> int:
     """What a column needs for its numbers, or to be read at all."""
-    cells = [cell.longest if isinstance(cell, Settings) else str(cell) for cell in column._cells]
-    widest = max(map(cell_len, [str(column.header), *cells]))
+    widest = _longest(column)
     return widest if column.justify == "right" else min(widest, SHORT_NAME)
 
 
-class Settings:
-    """A pass with its options in a cell: where it does not fit, a line ends behind an option and not within one."""
+def _longest(column: Column) -> int:
+    """What a column takes where its cells stay as they are, or are folded between settings."""
+    cells = [cell.longest if isinstance(cell, Settings) else str(cell) for cell in column._cells]
+    return max(map(cell_len, [str(column.header), *cells]))
+
+
+class Folded:
+    """A cell whose lines end between the pieces of its text where it does not fit."""
 
     def __init__(self, text: str) -> None:
         self.text = text
+
+    def __str__(self) -> str:
+        return self.text
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
         return Measurement(cell_len(self.longest), cell_len(self.text))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         line = ""
-        for piece in self._pieces:
+        for piece in self._pieces(options.max_width):
             if line and cell_len((line + piece).rstrip()) > options.max_width:
                 yield Text(line.rstrip(), overflow="fold")
                 line = ""
@@ -117,12 +134,29 @@ class Settings:
     @property
     def longest(self) -> str:
         """What takes most space of what stays on one line."""
-        return max((piece.rstrip() for piece in self._pieces), key=cell_len)
+        return max((piece.rstrip() for piece in self._pieces(0)), key=cell_len)
 
-    @property
-    def _pieces(self) -> list[str]:
-        """What stays on one line."""
+    def _pieces(self, width: int) -> list[str]:
+        """What stays on one line. width: of the cell."""
+        raise NotImplementedError
+
+
+class Settings(Folded):
+    """A pass with its options in a cell: a line ends behind an option and not within one."""
+
+    def _pieces(self, width: int) -> list[str]:
         return re.findall(r"\([^)]*\)\s*|[^{,\s]+[{,]?\s*|\s+|[{,]", self.text) or [self.text]
+
+
+class Words(Folded):
+    """A text with names: a line ends between words, or behind a ``_``, ``.`` or ``/`` of a name that is too long."""
+
+    def _pieces(self, width: int) -> list[str]:
+        pieces: list[str] = []
+        for word in re.findall(r"\S+\s*|\s+", self.text):
+            fits = cell_len(word.rstrip()) <= width
+            pieces += [word] if fits else re.findall(r"[^_./]*[_./]+\s*|[^_./]+", word)
+        return pieces or [self.text]
 
 
 class Prose:

@@ -8,9 +8,9 @@ picture draws the 4,000 lines that go farthest; tables hold everything.
 
 from __future__ import annotations
 
-from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
+from commcc.base.text import short_names
 from commcc.report.metrics import figures
 from commcc.report.page import Page, assemble
 
@@ -48,5 +48,5 @@ def write_html(document: Document, result: GraphDiff) -> str:
     rows: list[Json] = [list(row) for row in figures(document["before"], document["after"])]
     lengths: dict[str, Json] = {"before": len(old), "after": len(new)}
     data: dict[str, Json] = {**{key: document[key] for key in _ON_PAGE}, "merged": merged, "figures": rows}
-    title = " and ".join(PurePath(document["inputs"][side]).name for side in ("before", "after"))
+    title = " and ".join(short_names([document["inputs"][side] for side in ("before", "after")]))
     return assemble(PAGE, title=title, document={**data, "lengths": lengths})

@@ -99,6 +99,7 @@ def _merged(merges: list[Document], top: int | None) -> Section:
     heading = _title(f"merged: {members:,} collectives into {len(merges):,}", len(merges), top)
     numbers = ("of", "span", "launch", "wait")
     table = make_table(heading, "into", "group", *numbers, "members", numbers=numbers, whole=("into",))
+    table.spare = ("span", "wait")
 
     def passed(ends: list[int] | None) -> str:
         low, high = ends or (0, 0)

@@ -84,6 +84,7 @@ def _overview(collectives: Sequence[Document], graph: Document) -> RenderableTyp
     heading += f" of {milliseconds(graph['exposed_ms'])} in the step"
     numbers = ("exposed", "of")
     table = make_table(heading, "name", "group", "role", *numbers, "reasons", numbers=numbers, whole=("name",))
+    table.spare = ("role",)
     for entry in collectives:
         kinds = ", ".join(dict.fromkeys(reason["kind"].replace("_", " ") for reason in entry["reasons"]))
         exposed, total = milliseconds(entry["exposed_ms"]), milliseconds(entry["total_ms"])

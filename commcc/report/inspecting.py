@@ -324,6 +324,7 @@ def collectives_table(title: str, entries: Iterable[Document], *, costed: bool) 
     whole = ("name", "group", "role")
     numbers = ("on the wire", *(("time", "exposed") if costed else ()))
     table = make_table(title, *whole, *numbers, "module", numbers=numbers, whole=whole)
+    table.spare = ("on the wire", "role") if costed else ("role",)
     for entry in entries:
         times = (milliseconds(entry["ms"]), milliseconds(entry["exposed_ms"])) if costed else ()
         size = least_size(entry["wire_bytes"], "unknown_size" in entry, brief=True)
@@ -338,6 +339,7 @@ def _every(collectives: list[Document], costed: bool) -> Section:
     table = make_table(
         "collectives", "at", "name", "group", "role", "on the wire", *times, *last, numbers=numbers, whole=("name",)
     )
+    table.spare = ("how", "priced by")
     for entry in collectives:
         merged = f"; merged from {len(entry['merged_from'])}" if entry["merged_from"] else ""
         wire, place = least_size(entry["wire_bytes"], "unknown_size" in entry, brief=True), count(entry["position"])

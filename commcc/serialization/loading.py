@@ -40,6 +40,7 @@ _MOST_NAMES = 6
 _NAMED = re.compile(r'^\s{4,12}([A-Za-z_]\w*)(?::[ ]?"[^"\n]*")?(?: = |,?$|: )')
 _PARAMETER = re.compile(r'(?:^|[,(])\s*([A-Za-z_]\w*)\s*(?::[ ]?"[^"\n]*")?\s*(?=,|\)|=|$)')
 _RETURN = re.compile(r"^\s+return\b")
+_PLAN = re.compile(r"^commcc_plan:", re.MULTILINE)
 _PRINTED = re.compile(r"^ {0,8}%\w{1,99} : [^\n]{0,99}= \w+\[target=|^opcode +name +target +args", re.MULTILINE)
 _CAPTURE_HINT = (
     "dump it with TORCH_LOGS=aot_graphs or TORCH_TRACE=FOLDER, and TORCHINDUCTOR_FORCE_DISABLE_CACHES=1, since not all"
@@ -209,6 +210,8 @@ def _find(file: Path, name: str | None) -> tuple[GraphText, ...]:
     text = logged_text(decode(content, str(file)))
     find_graphs = traces.find_in_log if traces.is_trace_log(text) else torch_logs.find_graphs
     graphs = find_graphs(text, str(file))
+    if not graphs and _PLAN.search(text):
+        raise InputError("is a plan, not a graph", where=str(file), hint=f"commcc run GRAPH --plan {file} applies it")
     if not graphs:
         printed = "holds a graph as print(graph) or print_tabular() shows it, which has neither shapes nor quotes"
         kind = printed if _PRINTED.search(text) else "no graph found in this text"

@@ -46,6 +46,16 @@ function baseName(path) {
   return path.split("/").filter(Boolean).at(-1) ?? path;
 }
 
+/** Files by the last parts of their paths, as few as tell them apart. */
+function shortNames(paths) {
+  const parts = paths.map((path) => path.split("/").filter(Boolean));
+  const cut = (depth) => parts.map((each) => each.slice(-depth).join("/"));
+  const most = Math.max(1, ...parts.map((each) => each.length));
+  let depth = 1;
+  while (depth < most && new Set(cut(depth)).size < new Set(paths).size) depth += 1;
+  return cut(depth).map((name, place) => name || paths[place]);
+}
+
 /** What went wrong is said on the page, and kept where a test can read it. */
 function faulty(text) {
   const record = document.documentElement.dataset;

@@ -160,7 +160,7 @@ function showCards({ before, after }) {
 }
 
 begin((data) => {
-  byId("title").append(`${baseName(data.inputs.before)} \u2192 ${baseName(data.inputs.after)}`);
+  byId("title").append(shortNames([data.inputs.before, data.inputs.after]).join(" \u2192 "));
   byId("subtitle").append(...modelLine(data.cost_model));
   byId("verdict").hidden = !data.identical;
   byId("verdict").textContent = "The same nodes in the same order.";

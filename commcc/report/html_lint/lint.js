@@ -36,10 +36,13 @@ class Findings {
     this.words = [];
     this.hidden = new Set();
     this.several = data.graphs.length > 1 || data.across.length > 0;
+    const paths = data.graphs.map((graph) => graph.graph);
+    const names = new Map(shortNames(paths).map((name, place) => [paths[place], name]));
+    const named = (graph) => names.get(graph) ?? baseName(graph);
     const columns = [
       { label: "severity", value: (row) => SEVERITIES.indexOf(row.severity), cell: (row) => make("span", { class: `chip ${row.severity}` }, row.severity) },
       { label: "rule", value: (row) => row.rule, class: "mono" },
-      ...(this.several ? [{ label: "graph", value: (row) => row.graph, cell: (row) => make("span", { title: row.graph }, ...breakable(baseName(row.graph))), class: "mono" }] : []),
+      ...(this.several ? [{ label: "graph", value: (row) => row.graph, cell: (row) => make("span", { title: row.graph }, ...breakable(named(row.graph))), class: "mono" }] : []),
       { label: "what", value: (row) => row.text, cell: whatOf, class: "prose" },
     ];
     this.table = new SortableTable(byId("findings-table"), columns, MOST_FINDINGS);
