@@ -158,5 +158,9 @@ class Repro(torch.nn.Module):
 """ + TEXT[TEXT.index("\ndef load_args") :]
     read = program(tmp_path, text)
     assert not read.notes
+    inner = [module.graph for module in read.root.children() if hasattr(module, "graph")]
+    assert all("val" in node.meta for graph in inner for node in graph.nodes if node.op != "output")
+    save(read, tmp_path / "loop.pt2")
+    assert verify(read, load(tmp_path / "loop.pt2")).status == "proved"
     (item,) = (node for node in read.graph.nodes if node.name == "getitem")
     assert item.meta["val"].shape == torch.Size([4])
