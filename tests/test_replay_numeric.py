@@ -81,6 +81,31 @@ def test_constants_without_values_are_made_and_leave_it_open(tmp_path):
     assert numeric(load(one), load(other)).status == "different"
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("torch.ops.aten.view.default(x, [6])", "dump it with include_stride=True"),
+        (
+            "torch.ops.higher_order.auto_functionalized_v2(torch.ops._c10d_functional.all_reduce_.default,"
+            " reduce_op = 'sum', group_name = '0', _input_base_index = 0, _all_bases = [x])",
+            "all_reduce_ is handed to higher_order.auto_functionalized_v2",
+        ),
+    ],
+)
+def test_what_cannot_be_run_says_what_is_missing(tmp_path, line, said):
+    text = f"""class GraphModule(torch.nn.Module):
+    def forward(self, primals_1: "f32[2, 3]"):
+        x: "f32[3, 2]" = torch.ops.aten.permute.default(primals_1, [1, 0])
+        y = {line}
+        return (y,)
+"""
+    (tmp_path / "x.txt").write_text(text)
+    program = load(tmp_path / "x.txt")
+    with pytest.raises(InputError) as refused:
+        numeric(program, program, ranks=1)
+    assert said in str(refused.value)
+
+
 @pytest.mark.full
 def test_chunks_are_the_same_within_rounding_and_exact_in_float64():
     """That tokens do not depend on each other is proved, and an experiment shows it as well."""

@@ -176,6 +176,24 @@ def test_unknown_ops_are_terms():
     differs(make("mylib.op.default"), make("mylib.op.default", 2), "value")
 
 
+def test_ops_that_are_not_registered_have_effects_where_they_are_handed_to_others():
+    def make(swapped):
+        g = Graph()
+        x = g.input("x", 4)
+        with g.mode:
+            val = (None, torch.empty(4))
+        functionalized = torch.ops.higher_order.auto_functionalized_v2
+        made = [
+            g(functionalized, OpaqueOp(f"mylib.{name}.default"), _x_base_index=0, _all_bases=[x], val=val, name=name)
+            for name in (("b", "a") if swapped else ("a", "b"))
+        ]
+        made.sort(key=lambda node: node.name)
+        return g.program(*(g(operator.getitem, node, 1, val=val[1]) for node in made))
+
+    proved(make(False), make(False))
+    differs(make(False), make(True), "effect")
+
+
 def test_calls_of_modules_are_a_gap():
     def make():
         g = Graph()

@@ -34,7 +34,7 @@ from torch.fx.node import map_aggregate, map_arg
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from commcc.base.text import listed
-from commcc.graph.ops import argument, argument_names, collective_of, is_random, is_wait, op_name
+from commcc.graph.ops import argument, argument_names, collective_of, facts, is_random, is_wait, op_name
 from commcc.graph.ops.guards import guarded
 from commcc.graph.program import attribute
 from commcc.replay.kernels import converted, stand_in
@@ -51,6 +51,16 @@ _NO_GRADIENTS = "higher_order.wrap_with_set_grad_enabled"
 _AUTOCAST = "higher_order.wrap_with_autocast"
 #: What PyTorch's kernels say about a dtype that they do not have.
 _NO_KERNEL = re.compile(r"not implemented for '(?:Half|BFloat16|Float8\w*|ComplexHalf)'")
+
+
+def _giving_first(call: Callable[..., Any]) -> Callable[..., Any]:
+    """What is written as the result, of which Inductor takes parts."""
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        call(*args, **kwargs)
+        return args[0]
+
+    return called
 
 
 @dataclass(frozen=True)
@@ -91,6 +101,8 @@ class CallSettings:
         if isinstance(target, HigherOrderOperator):
             return self._higher_order(target)
         call = guarded(target)
+        if node.users and isinstance(target, OpOverload) and not target._schema.returns and facts(target).views:
+            call = _giving_first(call)
         if on_cpu and isinstance(target, OpOverload) and any(map(_is_short, _dtypes(node))):
             return self._raising(node, target, call)
         return call

@@ -334,6 +334,9 @@ def _problem(node: fx.Node, device: str, *, wide: bool) -> str | None:
         handed = next((op for op in _called(node) if isinstance(op, OpaqueOp) and op.described is None), None)
         if handed is not None:
             return f"{op_name(handed)} is not registered with this PyTorch"
+        met = next((op for op in _called(node) if collective_of(op) is not None or is_unknown_communication(op)), None)
+        if met is not None:
+            return f"{op_name(met)} is handed to {name}, which communicates in a way that is not known"
         return None if facts(target).body else f"what {name} does is not known"
     if wide and str(target).removeprefix("aten.") in _BYTES:
         return f"{name} reads bytes, which are others in float64"

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -182,7 +183,14 @@ class Evaluator:
             subgraph = args[which] if which < len(args) else None
             if not isinstance(subgraph, fx.GraphModule):
                 raise UnknownValue("its sub-graph is not in the file")
-            return call_subgraph(subgraph, args[first] if name in ("cond", "while_loop") else args[first:])
+            # Of a loop what goes round, then what stays as it is.
+            lists = name in ("cond", "while_loop") and all(isinstance(given, (list, tuple)) for given in args[first:])
+            operands = list(chain.from_iterable(args[first:])) if lists else args[first:]
+            # The other branch, and the condition of a loop.
+            for other in [arg for arg in args[:first] if lists and isinstance(arg, fx.GraphModule)]:
+                with contextlib.suppress(UnknownValue):
+                    call_subgraph(other, operands)
+            return call_subgraph(subgraph, operands)
         if name in ("auto_functionalized", "auto_functionalized_v2"):
             if not args or not isinstance(args[0], OpOverload):
                 raise UnknownValue(f"{name} of an op that is not registered with this PyTorch")

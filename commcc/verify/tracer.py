@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
 
 from commcc.graph.index.waits import waits_for_unknown
 from commcc.graph.ops import ALL, is_getitem
@@ -257,7 +256,7 @@ class Tracer(Explainer):
         """What calling an op does besides computing its result, by itself or through what it is handed."""
         table = self.table
         inner = [table.summaries[value.term] for value in handed if value.term in table.summaries]
-        inner.extend([table.op(value).does for value in arguments.values() if isinstance(value, OpOverload)])
+        inner.extend([table.op(value).does for value in arguments.values() if callable(value)])
         if op.fact.body and not inner and handed:
             inner.append(ANYTHING)
         does = reduce(or_, inner, op.does) if inner else op.does

@@ -72,6 +72,10 @@ def traits_of(node: fx.Node, root: torch.nn.Module, groups: Container[str] = ())
     compute = ops.is_compute(node.target)
     if fact.pure and not (copies or fenced or cast or compute):
         return _PLAIN
+    held = [attribute(root, source) for source in node._input_nodes if fact.body and source.op == "get_attr"]
+    if any(not isinstance(value, (torch.Tensor, fx.GraphModule)) for value in held):
+        # What may be a sub-graph, of which the file says nothing.
+        return Traits(tuple(node._input_nodes), random=True, effect=True, barrier=True, opaque=True, shares=True)
     inner = [_inner_traits(graph, groups) for graph in sub_graphs(node, root)] if fact.body or fact.effect else []
     handed = [ops.facts(target) for target in _handed(node)] if inner or fact.body or fact.effect else []
     writes = written(node)

@@ -179,6 +179,9 @@ def _of_op(op: OpOverload) -> OpFacts:
     infos = [(a.name, a.alias_info) for a in op._schema.arguments if a.alias_info is not None]
     writes = (*_hidden(undeclared.WRITES, op), *(n for n, info in infos if info.is_write))
     bases = _bases(op)
+    if not op._schema.returns and name.startswith("aten._foreach_"):
+        # Inductor takes parts of what these give, which is what they have written.
+        bases = (tuple(n for n, info in infos if info.is_write),)
     assertion = name in effects.ASSERTIONS
     silent = not op._schema.returns and not writes and not assertion
     return OpFacts(

@@ -212,6 +212,8 @@ def before_fails(pair: Pair, node: str, reason: str) -> CommccError:
     elif launch is not None and launch.kind is Kind.ALL_TO_ALL and not launch.splits:
         # As in ring attention: every rank has another neighbour, but all run this graph here.
         hint = "its split sizes are numbers, and may be those of one rank; then every rank has a graph of its own"
+    elif any(note.assumed == "strides" for note in pair.old.program.notes):
+        hint = "its text says no strides, and they are taken as contiguous; dump it with include_stride=True"
     else:
         hint = "the synthetic inputs do not fit this graph"
     if pair.maker.assumed:

@@ -36,6 +36,8 @@ from commcc.serialization.sections import with_used_groups
 from commcc.serialization.shapes import ShapeContext, SymbolInfo, parse_val, split_annotation
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from commcc.serialization.fx.source import ClassText
 
 _DEVICE = re.compile(r"device\(type='([a-z]{1,20})'(?:, index=(\d{1,4}))?\)")
@@ -76,21 +78,22 @@ class Reading:
         return (*notes, *self.notes)
 
 
-def parse_text(source: str, where: str) -> Program:
+def parse_text(source: str, where: str, inner: Sequence[ClassText] = ()) -> Program:
     """The program in a text that holds one graph; anything else raises :class:`InputError` with its line.
 
-    where: the file, for messages.
+    where: the file, for messages. inner: sub-graphs that stand in another text.
     """
     try:
         with warnings.catch_warnings(), no_collection(), _disable_current_modes():
             warnings.simplefilter("ignore")  # Python's parser warns about odd literals
-            return _parse(source, where)
+            return _parse(source, where, inner)
     except (RecursionError, MemoryError):
         raise InputError("is nested too deeply to be a graph", where=where) from None
 
 
-def _parse(source: str, where: str) -> Program:
+def _parse(source: str, where: str, inner: Sequence[ClassText]) -> Program:
     parts = outline(source, where)
+    parts.graph.children += inner
     own = read_header(parts.comments, where)
     # A text that commcc wrote says all in its header and tables; PyTorch's comments in it mean nothing.
     header = own or FileHeader()

@@ -1,7 +1,9 @@
 """``fx_graph_runnable`` repro files: the graph, its inputs and its process groups, read and never run.
 
+    class true_graph_0_0(torch.nn.Module): ...        a sub-graph, from PyTorch 2.15 on
     class Repro(torch.nn.Module):
         def __init__(self):
+            self.true_graph_0 = true_graph_0_0()      the name under which the graph finds it
             self.register_buffer('_tensor_constant0', tensor([1, 2]))                  value with data
             self.register_buffer('_tensor_constant1', torch.randn([5000]))             value without data
         def forward(self, primals_1, ...):           -> the graph, without any shapes
@@ -18,7 +20,7 @@ prepares data.
 Sizes for which the file gives a number stay symbols with that number as their hint, so that nothing
 takes an example for a constant; the header keeps the numbers.
 
-Limits: bodies of sub-graphs are not in such files, nor the data of large constants
+Limits: PyTorch before 2.15 leaves bodies of sub-graphs out, all of them the data of large constants
 and of those on a GPU; shapes of all other nodes come from :func:`commcc.serialization.propagate.propagate`.
 """
 
@@ -31,11 +33,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import fx
 
 from commcc.base.errors import InputError
 from commcc.graph.program import Note, ProcessGroup
 from commcc.serialization.attributes import unknown_note
 from commcc.serialization.fx import parse_text
+from commcc.serialization.fx.source import outline
 from commcc.serialization.fx.values import constants
 from commcc.serialization.logs.triton_kernels import kernels_of
 from commcc.serialization.shapes import ShapeContext, contiguous_stride
@@ -47,8 +51,10 @@ if TYPE_CHECKING:
 
     from commcc.base.terms import Json
     from commcc.graph.program import Program
+    from commcc.serialization.fx.source import ClassText
 
-_CLASS = re.compile(r"^class Repro\((?:torch\.)?(?:nn\.)?Module\):", re.MULTILINE)
+_CLASS = re.compile(r"^class (\w+)\((?:torch\.)?(?:nn\.)?Module\):", re.MULTILINE)
+_CHILD = re.compile(r"^[ \t]*self\.(\w+) = (\w+)\(\)[ \t]*$", re.MULTILINE)
 _LOAD_ARGS = re.compile(r"^def load_args\(reader\):", re.MULTILINE)
 _NEXT_TOP_LEVEL = re.compile(r"^[^\s#]", re.MULTILINE)
 _INIT = re.compile(r"^    def __init__\(self[^\n]*\n(?:(?:        [^\n]*|[ \t]*)\n)*", re.MULTILINE)
@@ -59,20 +65,17 @@ _SYMBOL = re.compile(r"[su]\d{1,9}")
 _NUMBERS = {"inf": math.inf, "nan": math.nan}
 _FILLED = ("torch.randn", "torch.randint", "torch.zeros", "torch.ones", "torch.empty", "torch.rand")
 _HINT = "load_args must be as PyTorch writes it; dump the graph again"
+_MOST_GRAPHS = 10_000
 #: An argument without a value that a graph can carry (a DeviceMesh, a generator).
 _NO_VALUE = object()
 
 
 def parse_runnable(text: str, where: str) -> tuple[Program, ShapeContext]:
     """The program in a repro file, with values on its inputs only, and the context that they belong to."""
-    body = _block(text, _CLASS, where, "class Repro")
-    # Constants are made there, which the reader of graphs would refuse.
-    init = _INIT.search(body)
-    if init is not None:
-        body = body[: init.start()] + "\n" * init.group(0).count("\n") + body[init.end() :]
     ctx = ShapeContext()
-    held = _read_constants(init.group(0), where, ctx) if init is not None else {}
-    program = _with_constants(parse_text(body, where), held)
+    made = _read_classes(text, where, ctx)
+    program = parse_text(made.source, where, [child.text(name) for name, child in made.children.items()])
+    program = _with_constants(program, made)
     notes = _set_inputs(program, text, where, ctx)
     groups = _groups(program.groups, text, where)
     # Of a symbol without a value at trace time only the header can keep the number.
@@ -81,11 +84,48 @@ def parse_runnable(text: str, where: str) -> tuple[Program, ShapeContext]:
     return replace(program, groups=groups, header=header, notes=(*program.notes, *notes)), ctx
 
 
-def _block(text: str, start: re.Pattern[str], where: str, what: str) -> str:
+@dataclass(frozen=True)
+class _Class:
+    """One class: the text of its graph, its constants, and the sub-graphs that it makes, by the names they get.
+
+    size: the number of graphs in it, its own among them.
+    """
+
+    source: str
+    where: str
+    held: Mapping[str, _Constant]
+    children: Mapping[str, _Class]
+    size: int
+
+    def text(self, name: str) -> ClassText:
+        """The outline of its graph, as a sub-graph called ``name``."""
+        inner = [child.text(called) for called, child in self.children.items()]
+        return replace(outline(self.source, self.where).graph, name=name, children=inner)
+
+
+def _read_classes(text: str, where: str, ctx: ShapeContext) -> _Class:
+    """``class Repro``, with what it makes of the classes that stand before it."""
+    known: dict[str, _Class] = {}
+    for match in _CLASS.finditer(text):
+        body = _block(text, match)
+        # Constants are made there, which the reader of graphs would refuse.
+        init = _INIT.search(body)
+        if init is not None:
+            body = body[: init.start()] + "\n" * init.group(0).count("\n") + body[init.end() :]
+        held = _read_constants(init.group(0), where, ctx) if init is not None else {}
+        made = _CHILD.findall(init.group(0)) if init is not None else []
+        children = {name: known[kind] for name, kind in made if kind in known}
+        size = 1 + sum(child.size for child in children.values())
+        if size > _MOST_GRAPHS:
+            raise InputError(f"class {match[1][:60]} makes too many sub-graphs", where=where)
+        known[match[1]] = _Class(body, where, held, children, size)
+        if match[1] == "Repro":
+            return known["Repro"]
+    raise InputError("class Repro is missing", where=where, hint="dump the graph again")
+
+
+def _block(text: str, match: re.Match[str]) -> str:
     """A top-level definition, with the lines before it left empty so that line numbers stay right."""
-    match = start.search(text)
-    if match is None:
-        raise InputError(f"{what} is missing", where=where, hint="dump the graph again")
     end = _NEXT_TOP_LEVEL.search(text, match.end())
     return "\n" * text.count("\n", 0, match.start()) + text[match.start() : end.start() if end else len(text)]
 
@@ -94,7 +134,10 @@ def _set_inputs(program: Program, text: str, where: str, ctx: ShapeContext) -> l
     for names, value in _HINTS.findall(text):
         for name in names.split(" = ")[:-1]:
             ctx.declare(name, hint=int(value))
-    args = _read_args(_block(text, _LOAD_ARGS, where, "load_args"), where, ctx)
+    match = _LOAD_ARGS.search(text)
+    if match is None:
+        raise InputError("load_args is missing", where=where, hint="dump the graph again")
+    args = _read_args(_block(text, match), where, ctx)
     inputs = [node for node in program.graph.nodes if node.op == "placeholder"]
     if len(inputs) != len(args.values):
         raise InputError(
@@ -108,23 +151,28 @@ def _set_inputs(program: Program, text: str, where: str, ctx: ShapeContext) -> l
     return [Note(f"inputs {inputs[a].name} and {inputs[b].name} share storage", inputs[b].name) for a, b in args.shared]
 
 
-def _with_constants(program: Program, held: Mapping[str, _Constant]) -> Program:
-    """``program`` with the constants in place of what stands for them after reading the body alone."""
+def _with_constants(program: Program, made: _Class) -> Program:
+    """``program`` with the constants in place of what stands for them after reading the bodies alone."""
     known: list[Note] = []
     notes: list[Note] = []
-    for node in program.graph.nodes:
-        name = str(node.target)
-        constant = held.get(name) if node.op == "get_attr" else None
-        if constant is None:
-            continue
-        node.meta["val"] = constant.val
-        # The body alone says nothing about it.
-        known.append(unknown_note(name, None))
-        if constant.data is None:
-            notes.append(unknown_note(name, constant.val))
-        if program.root._modules.pop(name, None) is not None:  # the empty module that stands for what is not known
-            data = constant.val if constant.data is None else constant.data
-            program.root.register_buffer(name, data, persistent=False)
+    pending = [(program.graph, program.root, made)]
+    while pending:
+        graph, root, kind = pending.pop()
+        inner = [(root._modules.get(name), child) for name, child in kind.children.items()]
+        pending += [(module.graph, module, child) for module, child in inner if isinstance(module, fx.GraphModule)]
+        for node in graph.nodes:
+            name = str(node.target)
+            constant = kind.held.get(name) if node.op == "get_attr" else None
+            if constant is None:
+                continue
+            node.meta["val"] = constant.val
+            # The body alone says nothing about it.
+            known.append(unknown_note(name, None))
+            if constant.data is None:
+                notes.append(unknown_note(name, constant.val))
+            if root._modules.pop(name, None) is not None:  # the empty module that stands for what is not known
+                data = constant.val if constant.data is None else constant.data.clone()
+                root.register_buffer(name, data, persistent=False)
     return replace(program, notes=(*(note for note in program.notes if note not in known), *notes))
 
 

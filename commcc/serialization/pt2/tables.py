@@ -80,7 +80,8 @@ class InputTable:
         out = []
         for node in self._graph.nodes:
             path = str(node.target)
-            if node.op != "get_attr" or not node.users or path in self.lifted:
+            # What nobody reads is kept too, where it can be: it is compared.
+            if node.op != "get_attr" or not (node.users or self._top) or path in self.lifted:
                 continue
             held = find(self._root, path)
             tensor = held if held is not None else node.meta.get("val")
