@@ -19,7 +19,7 @@ simulated. A bucketing is a cap on the bytes of a bucket for every key (kind, gr
 6. where one stream of collectives is busy for most of the best step, its buckets with other, unequal sizes along the
    step (:mod:`commcc.passes.strategies.uneven`): up to twice ``effort`` of them, or ten times where compute fills
    less than 97 % of the step;
-7. casts before members are put side by side, in place of one cast behind, in all buckets at once;
+7. casts before members are put side by side, in place of one cast behind, in all buckets or in the last ones;
 8. a quarter of ``effort`` with smaller buckets of other reduce-scatters, where merging made the longest run of compute
    between two of them longer: what shortens it at no more than 0.1 % of the step is taken.
 
@@ -93,6 +93,8 @@ _SPENT, _WAITING = 5, 100
 #: On large graphs, other unequal sizes that get the full effort where the best ones do not keep with real prices what
 #: few schedules promised.
 _SPARE = 2
+#: Quarters of the buckets, in graph order, that keep one cast for all while the others are cast first.
+_WITHOUT = (0, 2, 3)
 #: ``effort`` divided by this goes to buckets that make runs of compute shorter.
 _FEWER = 4
 #: More merges have to make the step shorter by more than this share.
@@ -216,16 +218,21 @@ class Search:
         return full * 1000 > best.step_ns * (1000 - _WAITING) or busy * 1000 < best.step_ns * _BUSY
 
     def _casts_first(self, best: Tried) -> Tried:
-        """The same buckets, with casts before members are put side by side if that makes the step shorter."""
+        """The same buckets, with casts in front of what is put side by side where that takes less and the step becomes
+        shorter: in all of them, or in the last ones, as it takes memory, which gradients free towards the end.
+        """
         from commcc.schedule.search import glance
 
-        buckets = tuple(replace(bucket, shared_cast=False) for bucket in best.buckets)
-        if buckets == best.buckets:
-            return best
+        cheaper = {b.members: first for b in best.buckets if (first := self.making.casts_first(b)) is not b}
+        rows = sorted(cheaper, key=lambda members: cheaper[members].launch_at)
         choice = tuple(rung._replace(form=CASTS_FIRST) if rung.form == COPY else rung for rung in best.choice)
-        tried = replace(best, choice=choice, buckets=buckets)
-        tried = self.result(tried, glance(self.sketches.merged(buckets), self.limits, range(_SCHEDULES)))
-        return min(best, tried, key=lambda t: (t.over, t.step_ns))
+        for rest in _WITHOUT if rows else ():
+            chosen = rows[len(rows) * rest // 4 :]
+            buckets = tuple(cheaper[b.members] if b.members in chosen else b for b in best.buckets)
+            tried = replace(best, choice=choice, buckets=buckets)
+            tried = self.result(tried, glance(self.sketches.merged(buckets), self.limits, range(_SCHEDULES)))
+            best = min(best, tried, key=lambda t: (t.over, t.step_ns))
+        return best
 
     def _spread(self, none: Tried, best: Tried) -> Tried:
         """This bucketing; where merging made runs of compute longer one with smaller buckets of reduce-scatters: the

@@ -18,7 +18,7 @@ from commcc.base.terms import MIB
 from commcc.passes.strategies.choices import BY_BLOCK
 from commcc.passes.strategies.module import by_block
 from commcc.passes.strategies.results import bucket_of, in_form
-from commcc.planning.bucket_model import CASTS_FIRST, COPY, FORMS, key_of, size_of
+from commcc.planning.bucket_model import CASTS_FIRST, COPY, FORMS, BucketModel, key_of, size_of
 from commcc.planning.caps import ByteCaps
 from commcc.planning.greedy import Limits, walk
 from commcc.planning.merge_cost import MergeCost
@@ -46,6 +46,7 @@ class Making:
         self.options, self.index, self.ident, self.taken = options, context.index, context.ident, taken
         self.collective = {collective.launch: collective for collective in taken}
         self.size = {launch: size_of(collective) for launch, collective in self.collective.items()}
+        self._cost = MergeCost(self.index, model, costs)
         self.form = {form: MergeCost(self.index, model, costs, form).form_of for form in (*FORMS, CASTS_FIRST)}
         keys = {key_of(collective, options.multi_dtype) for collective in taken}
         self._blocks = {COPY: by_block(replace(options, form=COPY), context, keys)}
@@ -87,6 +88,12 @@ class Making:
                 form=self.form[form](members),
             )
         return made
+
+    def casts_first(self, bucket: PlannedBucket) -> PlannedBucket:
+        """The bucket with its members' own casts, where these take less than one behind; else as it is."""
+        first = replace(bucket, shared_cast=False)
+        copies = [self._cost.copies(BucketModel.planned(self.index, each)) for each in (first, bucket)]
+        return first if bucket.shared_cast and copies[0] < copies[1] else bucket
 
     def by_block(self, form: str) -> dict[Key, tuple[PlannedBucket, ...]]:
         """The buckets of strategy module in a form, by key; none where no blocks are found."""
