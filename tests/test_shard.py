@@ -21,12 +21,12 @@ def reports(tmp_path_factory):
     worker = [str(ROOT / "tests" / "shard_worker.py"), str(folder)]
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4", *worker]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    for _ in range(2):
+    for _ in range(3):
         ran = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, check=False)
-        # gloo's own threads were seen to crash a rank on a busy machine; that says nothing of gradients.
-        if "Signal 11 (SIGSEGV)" not in ran.stderr:
+        # gloo's own threads were seen to end a rank on a busy machine; that says nothing of gradients.
+        if "(SIGSEGV)" not in ran.stderr and "(SIGABRT)" not in ran.stderr:
             break
-    assert ran.returncode == 0, ran.stderr[-2000:]
+    assert ran.returncode == 0, ran.stderr
     return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(4)]
 
 
