@@ -231,7 +231,9 @@ class Search:
             buckets = tuple(cheaper[b.members] if b.members in chosen else b for b in best.buckets)
             tried = replace(best, choice=choice, buckets=buckets)
             tried = self.result(tried, glance(self.sketches.merged(buckets), self.limits, range(_SCHEDULES)))
-            best = min(best, tried, key=lambda t: (t.over, t.step_ns))
+            shorter = tried.step_ns * 1000 <= best.step_ns * (1000 - _GAIN)
+            if tried.over < best.over or (tried.over == best.over and shorter):
+                best = tried
         return best
 
     def _spread(self, none: Tried, best: Tried) -> Tried:
