@@ -108,6 +108,11 @@ class Kernel(NamedTuple):
     read: int
     written: int
 
+    @classmethod
+    def copy(cls, op: str, tensor: Tensor) -> Kernel:
+        """One that reads as much as it writes."""
+        return cls(op, tensor, tensor.bytes, tensor.bytes)
+
     @property
     def operation(self) -> Operation:
         """What a cost model is asked about."""
@@ -253,8 +258,8 @@ class BucketModel:
             return
         part, result = self.parts[place], self.members[place].result
         if strided(part):
-            yield Kernel("aten.reshape", part, part.bytes, part.bytes)
-        yield from (Kernel(op, result, result.bytes, result.bytes) for op in self.result_copies(place))
+            yield Kernel.copy("aten.reshape", part)
+        yield from (Kernel.copy(op, result) for op in self.result_copies(place))
 
     def held(self, last_use: Callable[[int], int]) -> list[Stretch]:
         """What it holds in memory where it would stand. last_use: the last position at which a wait's result is used.

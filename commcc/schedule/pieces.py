@@ -115,8 +115,7 @@ class Pieces:
         """What each copy of a member's result takes."""
         key = member.launch, copies
         if key not in self._copies:
-            result = member.result
-            self._copies[key] = [self.price(Kernel(op, result, result.bytes, result.bytes)) for op in copies]
+            self._copies[key] = [self.price(Kernel.copy(op, member.result)) for op in copies]
         return self._copies[key]
 
     def price(self, kernel: Kernel) -> int:
@@ -231,7 +230,7 @@ class _Making:
             needed, buffers = (OUTER, self.number[source]), self._old(source)
             if strided(part):
                 row = self._buffer(part.bytes)
-                ns = price(Kernel("aten.reshape", flat([part]), part.bytes, part.bytes))
+                ns = price(Kernel.copy("aten.reshape", flat([part])))
                 needed = INNER, self._node(_LAUNCH, [needed], [row], buffers, ns)
                 buffers = [row]
             elif source in seen and len(part.shape) > 1:  # read once more, through a view of its own

@@ -1,7 +1,4 @@
-"""Values that fusable ops make for one reader alone.
-
-made_for(index, cast, cat)      # whether a compiler may write the cast's result where the cat wants it
-"""
+"""Values that fusable ops make for one reader alone, as casts for a concatenation: see :func:`made_for`."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from commcc.base.terms import MIB
 from commcc.passes.strategies.choices import BY_BLOCK
 from commcc.passes.strategies.module import by_block
 from commcc.passes.strategies.results import bucket_of, in_form
-from commcc.planning.bucket_model import CASTS_FIRST, COPY, FORMS, BucketModel, key_of, size_of
+from commcc.planning.bucket_model import AUTO, CASTS_FIRST, COPY, FORMS, BucketModel, key_of, size_of
 from commcc.planning.caps import ByteCaps
 from commcc.planning.greedy import Limits, walk
 from commcc.planning.merge_cost import MergeCost
@@ -46,8 +46,9 @@ class Making:
         self.options, self.index, self.ident, self.taken = options, context.index, context.ident, taken
         self.collective = {collective.launch: collective for collective in taken}
         self.size = {launch: size_of(collective) for launch, collective in self.collective.items()}
-        self._cost = MergeCost(self.index, model, costs)
-        self.form = {form: MergeCost(self.index, model, costs, form).form_of for form in (*FORMS, CASTS_FIRST)}
+        cost_of = {form: MergeCost(self.index, model, costs, form) for form in (*FORMS, CASTS_FIRST)}
+        self.form = {form: cost.form_of for form, cost in cost_of.items()}
+        self._cost = cost_of[AUTO]
         keys = {key_of(collective, options.multi_dtype) for collective in taken}
         self._blocks = {COPY: by_block(replace(options, form=COPY), context, keys)}
         self._choices: dict[Choice, tuple[PlannedBucket, ...]] = {}
