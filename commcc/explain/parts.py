@@ -38,8 +38,7 @@ def in_parts(context: Context, launch: int) -> Parts | None:
     found = [s for s in splitter.splits(exposed, Split.min_mb * MIB, tried) if launch in s.region.body]
     if not found:
         return None
-    hints = {hint.symbol: hint.value for hint in context.index.estimates.hints if hint.source == "given"}
-    index = build_index(splitter.cut(found), hints)
+    index = build_index(splitter.cut(found), context.index.estimates.given)
     step = Simulator(index, context.model.price(index)).run().step_ns
     allowed = max(context.budget, context.prediction.memory.peak_bytes)
     if step >= context.timeline.step_ns or live_bytes(index).peak_bytes > allowed:

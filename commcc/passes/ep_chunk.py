@@ -180,8 +180,7 @@ def _step_ns(program: Program, index: GraphIndex, model: CostModel, regions: tup
 
     cut = chunked(program, index, regions)
     # Hints that people gave hold for the chunks too; others are taken anew from the smaller graph.
-    given = {hint.symbol: hint.value for hint in index.estimates.hints if hint.source == "given"}
-    after = build_index(cut, given)
+    after = build_index(cut, index.estimates.given)
     plan = EpSchedule(order="auto").plan(PlanContext(cut, after, identify(after), model))
     # Whether a copy blocks the host is part of its price.
     priced = with_copies(after, {copy.node: copy.non_blocking for copy in plan.of(HostCopy)})

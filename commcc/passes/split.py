@@ -167,7 +167,6 @@ class Split(Pass):
         assert context.model is not None
         budget = context.budget(self.memory_budget)
         allowed = None if budget is None else max(budget, peak)  # a graph that passes it may stay as it is
-        hints = {hint.symbol: hint.value for hint in context.index.estimates.hints if hint.source == "given"}
         why = Reason.of("split_longer")
         chosen = sorted(candidates, key=lambda candidate: (-candidate.gain_ns, candidate.launch))
         if sum(min(candidate.gain_ns, candidate.exposed_ns) for candidate in candidates) * LEAST < step:
@@ -177,7 +176,7 @@ class Split(Pass):
                 break
             kept = sorted(chosen, key=lambda candidate: candidate.launch)
             program = splitter.cut(kept)
-            index = build_index(program, hints)
+            index = build_index(program, context.index.estimates.given)
             first = context.first or context.index
             priced = predict(index, context.model)
             after, live = self._judged(PlanContext(program, index, identify(index), context.model, first, priced))

@@ -108,6 +108,11 @@ class Estimates:
     freed: frozenset[int] = frozenset()
     resident_bytes: int = 0
 
+    @property
+    def given(self) -> dict[str, int]:
+        """The hints that people gave, by symbol; for an index of what the graph becomes."""
+        return {hint.symbol: hint.value for hint in self.hints if hint.source == "given"}
+
 
 @dataclass(frozen=True)
 class Inside:

@@ -30,8 +30,7 @@ def written(context: PlanContext, merging: Merging) -> GraphIndex:
     from commcc.apply import apply_plan  # not at the top: the package makes torch nodes
 
     index = context.index
-    given = {hint.symbol: hint.value for hint in index.estimates.hints if hint.source == "given"}
-    return build_index(apply_plan(context.program, index, Plan("", index.fingerprint, merging)), given)
+    return build_index(apply_plan(context.program, index, Plan("", index.fingerprint, merging)), index.estimates.given)
 
 
 def never_worse(context: PlanContext, search: Search, none: Tried, best: Tried) -> Tried:
