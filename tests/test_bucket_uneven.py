@@ -55,6 +55,43 @@ def test_no_size_to_begin_with_ends_worse_than_the_best_equal_one():
     assert [improved(equal(size), latency_of_gathers, 40).rows for size in sizes] == [each.rows for each in found]
 
 
+def test_borders_that_no_halving_comes_to_are_drawn():
+    """The same ones every time; no more where many brought nothing."""
+    best = (0, 1, 2), (3, 4, 5, 6, 7, 8, 9), (10, 11, 12), (13,), (14, 15)
+
+    def judge(rows):
+        """Longer for each border too many, and for each one that is missing."""
+        borders, wanted = ({members[0] for members in row} for row in (rows[KEY], best))
+        return Judged(Tried((), (), 0, (100 + len(borders ^ wanted)) * 1000, 0, 0), None, 0)
+
+    halved = improved(equal(4), judge, 200)
+    assert halved.left > 100 and halved.best.tried.step_ns > 100_000
+    asked = []
+    for _ in range(2):
+        shapes = improved(equal(4), judge, 200)
+        shapes.judge = lambda rows, _best: asked.append(rows) or judge(rows)
+        shapes.wander(200, 40)
+        assert shapes.rows[KEY] == best
+    assert asked[: len(asked) // 2] == asked[len(asked) // 2 :]
+    for effort, patience in ((3, 40), (200, 5)):
+        shapes = improved(equal(4), judge, 200)
+        shapes.wander(effort, patience)
+        assert shapes.left == 0 or shapes.idle == patience
+
+
+def test_a_change_that_makes_a_long_run_of_compute_longer_has_to_gain_more():
+    def bucketing(step, run, busy=10):
+        return Judged(Tried((), (), 0, step, 0, 0, run), None, busy)
+
+    now = bucketing(1_000_000, 30)
+    assert bucketing(999_500, 30).better(now, now)
+    assert not bucketing(999_500, 31).better(now, now)
+    assert bucketing(998_500, 31).better(now, now)
+    assert bucketing(999_500, 24).better(bucketing(1_000_000, 3), now)  # these are cut
+    assert bucketing(1_000_000, 30, 9).better(now, now)
+    assert not bucketing(1_000_000, 31, 9).better(now, now)
+
+
 def test_what_cannot_be_is_left():
     rows = equal(4)
     first = latency_of_gathers(rows)

@@ -69,6 +69,26 @@ def test_a_search_gives_up_only_what_is_longer_than_the_best_of_its_round(monkey
     assert len(given_up) > 100
 
 
+def test_a_search_keeps_what_a_glance_expects(monkeypatch):
+    """Of units and of nodes, whatever the effort; without these schedules it would not."""
+    search = sys.modules[glance.__module__]
+    monkeypatch.setattr(search, "_TRIALS", 0)  # moves would hide it on small graphs
+    missed = 0
+    for seed in SEEDS:
+        index, costs = scheduled_graph(seed)
+        problem = Problem(index, costs)
+        limits = Limits(budget=live_bytes(index).peak_bytes, prefetch=20)
+        start = glance(problem, limits, range(0))
+        both = [glance(each, limits, range(8)) for each in (problem, problem.units)]
+        expected = min(result.rank(problem, start, limits)[:3] for result in both)
+        for effort in (32, 40, 60):
+            assert search.search(problem, limits, effort).rank(problem, start, limits)[:3] <= expected
+        with monkeypatch.context() as patched:
+            patched.setattr(search._Search, "glance", lambda _: None)
+            missed += search.search(problem, limits, 60).rank(problem, start, limits)[:3] > expected
+    assert missed > 3
+
+
 def test_an_order_in_which_only_collectives_moved_is_made_again_where_it_takes_too_much():
     """It keeps the budget by estimates; the scheduler saves nothing of what its base takes."""
     search = sys.modules[glance.__module__]

@@ -154,7 +154,7 @@ class Bucket(Pass):
     memory_budget: str | float | None = budget_option("peak memory", strategies=("overlap", "auto", "module"))
     effort: int = option(
         16,
-        "bucketings to try; as many again where both forms are tried, of unequal sizes two or ten times as many",
+        "bucketings to try; as many again where both forms are tried, of unequal sizes 2 or 16 times as many",
         minimum=1,
         strategies=("auto",),
     )

@@ -18,7 +18,9 @@ become longer than the best of its round is given up.
 
 The first round aims at the lower bound or below. Where the best order is then at the edge of the budget and more than
 1 % above the bound, a round is made with launches closer to their waits. Where the best step is more than 0.5 % above
-the bound, one aims at the step that was reached: what need not be early then takes no memory early. Last, under the
+the bound, what planners of buckets compare graphs by (:func:`glance`) is made too, of units and of nodes, as the step
+that they expect is to be kept; and one round aims at the step that was reached: what need not be early then takes no
+memory early. Last, under the
 first of these conditions, come rounds with a little less memory, for as long as each gains: the scheduler hoists what
 fits first, and what it could not hoist later may have gained more.
 
@@ -199,6 +201,7 @@ def search(problem: Problem, limits: Limits, effort: int, hopeless: int | None =
     looking.round(explored, limits)
     if limits.prefetch is not None and looking.at_the_edge() and looking.far(_FARTHER):
         looking.round(explored, replace(limits, prefetch=limits.prefetch // _NARROWER))
+    looking.glance()
     if looking.far(_FAR):
         looking.round(_RELAXED, limits)
     for permille in _TIGHTER:
@@ -300,6 +303,9 @@ class _Search:
         self.lines: dict[Limits, SearchResult] = {}
         self.tried = 0
         self.bests: list[SearchResult] = []
+        # Schedules that rounds leave to :meth:`glance`, and what the second half of these, of all nodes, came to.
+        self.reserved = min(2 * len(_GLANCED), effort // 2)
+        self.whole: SearchResult | None = None
 
     def round(self, grid: Sequence[tuple[int, Setting]], limits: Limits) -> None:
         """One round under these limits; the best order is kept under those of the search."""
@@ -329,6 +335,22 @@ class _Search:
             elif explore and best is not start and setting not in unused:
                 unused.append(setting)
 
+    def glance(self) -> None:
+        """What planners of buckets go by, of units and of all nodes: what they expect is to be kept."""
+        for problem in (self.units, self.problem):
+            schedules = range(min(len(_GLANCED), self.reserved))
+            if not self.far(_FAR):
+                break
+            self.reserved -= len(schedules)
+            self.tried += len(schedules)
+            result = replace(glance(problem, self.limits, schedules), tried=self.tried)
+            if problem is self.problem:
+                self.whole = result
+            elif self._rank(result) < self._rank(self.best):
+                self.best = result
+                self.bests.append(result)
+        self.reserved = 0
+
     def narrow(self) -> None:
         """Where runs of compute are long, what led to the best order once more, with launches closer to their waits."""
         window, base = self.limits.prefetch, self.start
@@ -344,6 +366,9 @@ class _Search:
         self.start = _judge(self.problem, np.arange(len(self.problem.index)), 0, ())
         self.bests = [self._unfolded(result) for result in self.bests]
         self.best = self.start if best is start else self._unfolded(best)
+        if self.whole is not None and self._rank(self.whole) < self._rank(self.best):
+            self.best = self.whole
+            self.bests.append(self.whole)
 
     def _unfolded(self, of: SearchResult) -> SearchResult:
         order = self.units.unfolded(of.nodes)
@@ -403,7 +428,7 @@ class _Search:
         return self.best.step_ns * 1000 > self.problem.bound * (1000 + permille)
 
     def _over(self) -> bool:
-        return self.tried >= self.effort or self.best.close(self.problem, self.limits)
+        return self.tried >= self.effort - self.reserved or self.best.close(self.problem, self.limits)
 
     def _base(self, which: int, limits: Limits) -> SearchResult:
         if which == _LATE:

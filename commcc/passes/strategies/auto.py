@@ -17,7 +17,7 @@ simulated. A bucketing is a cap on the bytes of a bucket for every key (kind, gr
    ``coalesced``) from the best of these, with as much effort: in each bucket what takes less, no copies where nothing
    was merged, no copies at all, either form for each key;
 6. where one stream of collectives is busy for most of the best step, its buckets with other, unequal sizes along the
-   step (:mod:`commcc.passes.strategies.uneven`): up to twice ``effort`` of them, or ten times where compute fills
+   step (:mod:`commcc.passes.strategies.uneven`): up to twice ``effort`` of them, or 16 times where compute fills
    less than 97 % of the step;
 7. casts before members are put side by side, in place of one cast behind, in all buckets or in the last ones;
 8. a quarter of ``effort`` with smaller buckets of other reduce-scatters, where merging made the longest run of compute
@@ -86,7 +86,7 @@ _CERTAIN, _LARGE = 50, 3000
 _BUSY, _SHAPES, _SURE = 750, 2, 20
 #: Where compute leaves more than the share _IDLE of the step, unequal sizes begin from several bucketings, and
 #: _FROM_STARTS times ``effort`` of them are tried.
-_IDLE, _FROM_STARTS = 30, 10
+_IDLE, _FROM_STARTS = 30, 16
 #: Other forms are tried where copies and launches take at least the share _SPENT of the step, and either compute leaves
 #: less than the share _WAITING of it, or no stream is busy for _BUSY of it.
 _SPENT, _WAITING = 5, 100

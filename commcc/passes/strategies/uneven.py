@@ -13,14 +13,17 @@ the buckets of one key; of the whole row, then of each of its halves, quarters a
 
 then the same where half of a part and half of the next are. What makes the step shorter is kept, or what leaves it as
 it is and keeps the stream busy for less. A level is gone through again until it brings nothing, and is left where
-twelve bucketings in a row brought nothing. Where compute leaves space for it, several bucketings are begun from: small
-buckets end elsewhere than large ones do. What keeps the stream busy for longer than the best step is not looked at.
-Deterministic; effort is counted in bucketings judged.
+six bucketings in a row brought nothing. Where compute leaves space for it, several bucketings are begun from: small
+buckets end elsewhere than large ones do. With the effort that is left then, single changes of the best one are drawn at
+random: neighbours merged, a bucket split, a border moved. They go on where halves and quarters end, since what memory
+allows differs from bucket to bucket. What keeps the stream busy for longer than the best step is not looked at.
+Deterministic, the numbers drawn are always the same; effort is counted in bucketings judged.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
 from commcc.base.progress import detail
@@ -45,9 +48,12 @@ UNEVEN = -2
 #: A step is shorter where it is so by more than one part in _SAME, and as good where it is longer by no more than one
 #: part in _LEVEL.
 _SAME, _LEVEL = 5000, 5000
-#: Schedules of a bucketing. A schedule is given up once it is longer than the best step by more than _LONGER permille;
-#: where the first two are, no other is made.
-_SCHEDULES, _LONGER = 3, 1
+#: One that makes the longest run of compute between reduce-scatters longer, and longer than _LONG compute nodes, which
+#: ``reorder`` can often cut, has to be shorter by more than one part in _FAR_SHORTER.
+_LONG, _FAR_SHORTER = 24, 1000
+#: Schedules of a bucketing, beside the one that did best before. A schedule is given up once it is longer than the best
+#: step by more than _LONGER permille.
+_SCHEDULES, _LONGER = 1, 1
 #: Buckets may span so many times ``max_topo_span``, a limit that keeps equal ones from taking memory: here memory is
 #: judged.
 _SPAN = 4
@@ -60,7 +66,10 @@ _STARTS, BEGIN_WITHIN, _ALIKE = 6, 100, 1000
 NEVER = 1 << 62
 #: While there are several starts, bucketings judged from each in a round; and how many in a row without a gain end a
 #: level.
-_ROUND, _PATIENCE = 12, 12
+_ROUND, _PATIENCE = 8, 6
+#: Random changes drawn for each bucketing that may be judged, as some were before, and many keep the stream busy for
+#: longer. None are drawn any more where _PATIENT times ``effort`` in a row brought nothing.
+_DRAWS, _PATIENT = 30, 3
 
 
 class Judged(NamedTuple):
@@ -82,9 +91,11 @@ class Judged(NamedTuple):
         mine, other = self.tried, than.tried
         if mine.over != other.over:
             return mine.over < other.over
-        if (other.step_ns - mine.step_ns) * _SAME > other.step_ns:
+        longer_run = mine.run > max(other.run, _LONG)
+        if (other.step_ns - mine.step_ns) * (_FAR_SHORTER if longer_run else _SAME) > other.step_ns:
             return True
-        return (mine.step_ns - least.tried.step_ns) * _LEVEL <= mine.step_ns and self.busy_ns < than.busy_ns
+        as_good = (mine.step_ns - least.tried.step_ns) * _LEVEL <= mine.step_ns and not longer_run
+        return as_good and self.busy_ns < than.busy_ns
 
 
 def improved(search: Search, starts: Sequence[Tried], stream: str, effort: int) -> list[Tried]:
@@ -92,7 +103,8 @@ def improved(search: Search, starts: Sequence[Tried], stream: str, effort: int) 
     first start where none does.
 
     Bucketings differ from their start in the sizes of buckets on one stream. starts: the best first. All are changed in
-    turn, and after each round the worse half is left where it is. effort: bucketings judged, of all starts together.
+    turn, and after each round the worse half is left where it is; what effort is left goes to the best one. effort:
+    bucketings judged, of all starts together.
     """
     descents = [_Bucketings(search, start, stream).shapes() for start in starts]
     first, running = starts[0], list(descents)
@@ -101,6 +113,8 @@ def improved(search: Search, starts: Sequence[Tried], stream: str, effort: int) 
         for shapes in running:
             effort -= shapes.improve(min(effort, _ROUND if len(running) > 1 else effort))
         running = sorted(running, key=lambda descent: descent.best.rank)[: len(running) // 2] if before > effort else []
+    if effort > 0:
+        min(descents, key=lambda descent: descent.best.rank).wander(effort, _PATIENT * search.options.effort)
     bests = sorted((descent.best for descent in descents), key=lambda best: best.rank)
     return [best.tried for best in bests if best.rank < (first.over, first.step_ns)] or [first]
 
@@ -158,19 +172,35 @@ class Shapes:
             begin, end = (len(row) * edge // parts for edge in (place, place + 1))
         else:  # behind all parts, what is half of one and half of the next
             begin, end = (len(row) * (2 * (place - parts) + edge) // (2 * parts) for edge in (1, 3))
-        for change in self._changes(row[begin:end]):
-            rows = {**self.rows, key: row[:begin] + change + row[end:]}
-            if self.left <= 0 or tuple(rows.values()) in self.seen:
-                continue
-            self.seen.add(tuple(rows.values()))
-            judged = self.judge(rows, self.now)
-            self.left -= judged is not None
-            self.idle += judged is not None
-            if judged is not None and judged.better(self.now, self.best):
-                self.rows, self.now = rows, judged
-                self.best = min(self.best, judged, key=lambda candidate: candidate.rank)
-                return True
-        return False
+        changes = self._changes(row[begin:end])
+        return any(self._taken({**self.rows, key: row[:begin] + change + row[end:]}) for change in changes)
+
+    def _taken(self, rows: Rows) -> bool:
+        """Judge rows that were not judged before; whether they are the present ones then."""
+        known = tuple(rows.values())
+        if self.left <= 0 or known in self.seen:
+            return False
+        self.seen.add(known)
+        judged = self.judge(rows, self.now)
+        self.left -= judged is not None
+        self.idle += judged is not None
+        if judged is None or not judged.better(self.now, self.best):
+            return False
+        self.rows, self.now = rows, judged
+        self.best = min(self.best, judged, key=lambda candidate: candidate.rank)
+        return True
+
+    def wander(self, effort: int, patience: int) -> None:
+        """Merge two neighbours, split a bucket or move a border, drawn at random. So many rows are judged at most, and
+        no more where so many in a row brought nothing.
+        """
+        self.left, self.idle, draw = effort, 0, Random(0).random
+        for _ in range(effort * _DRAWS):
+            if self.left <= 0 or self.idle >= patience:
+                break
+            key = list(self.rows)[int(draw() * len(self.rows))]
+            if self._taken({**self.rows, key: _drawn(self.rows[key], draw)}):
+                self.idle = 0
 
     def _changes(self, row: Row) -> Iterator[Row]:
         halves = tuple(half for members in row for half in self._halves(members))
@@ -191,6 +221,16 @@ class Shapes:
             before += self.size[members[at]]
             at += 1
         return members[:at], members[at:]
+
+
+def _drawn(row: Row, draw: Callable[[], float]) -> Row:
+    """A row with one bucket split, two neighbours merged or, as often as both, a border between two moved."""
+    at, kind = int(draw() * len(row)), int(draw() * 4)
+    end = at + 1 if kind == 0 else at + 2
+    members = _joined(row[at:end])
+    place = 0 if kind == 1 else 1 + int(draw() * (len(members) - 1))
+    parts = (members[:place], members[place:])
+    return (*row[:at], *filter(None, parts), *row[end:])
 
 
 def _joined(row: Row) -> Members:
