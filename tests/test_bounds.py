@@ -74,7 +74,7 @@ def test_compute_alone():
     make.op(3)
     make.op(4)
     bound = bound_of(make)
-    assert (bound.ns, bound.parts["critical path"], bound.parts["busiest lane"]) == (7, 4, 0)
+    assert (bound.ns, bound.parts["critical path"], bound.parts["busiest stream"]) == (7, 4, 0)
 
 
 def test_the_first_gather_cannot_hide():
@@ -103,9 +103,9 @@ def test_a_lane_waits_for_its_first_and_is_waited_for_after_its_last():
     for _ in range(3):
         make.op(2, make.wait(make.launch(20, "dp", first)))
     bound = bound_of(make)
-    assert bound.parts["lanes, heads and tails"] == 7 + 60 + 2
+    assert bound.parts["group streams, heads and tails"] == 7 + 60 + 2
     assert bound.ns == optimum(make.index(), make.costs()) == 69
-    assert (bound.parts["busiest lane"], bound.parts["critical path"]) == (60, 29)
+    assert (bound.parts["busiest stream"], bound.parts["critical path"]) == (60, 29)
 
 
 def test_a_chain_of_collectives_and_all_compute_between_them():

@@ -340,6 +340,7 @@ def test_doctor(capsys, monkeypatch):
         ),
         ("mesh_of_a_tensor", r"captured_models.py:\d+: DeviceMesh of a tensor, .*; give it the ranks as lists"),
         ("shards", r"has no function 'shards' \(did you mean 'shard'\?\)"),
+        ("zzz", r"has no function 'zzz'.*it has \w+(, \w+){7} and \d+ more$"),
     ],
 )
 def test_what_cannot_be_captured(name, words, tmp_path):

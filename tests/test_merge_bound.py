@@ -93,7 +93,7 @@ def test_a_budget_of_memory_makes_the_bound_higher(merge_bound):
     model = load_model("h100")
     costs, own = model.price(index), live_bytes(index)
     free, loose, tight = (
-        merge_bound.merge_bound(index, costs, model, budget=budget).parts["busiest lane"]
+        merge_bound.merge_bound(index, costs, model, budget=budget).parts["busiest stream"]
         for budget in (None, 1 << 50, own.input_bytes + 1)
     )
     assert free == loose < tight

@@ -23,6 +23,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor, Shard
 
 from commcc.base.errors import CommccError, InputError, closest
+from commcc.base.text import listed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -61,7 +62,10 @@ def find_function(target: str) -> Callable[..., Any]:
     for part in name.split("."):
         if not hasattr(member, part):
             known = [key for key, value in vars(module).items() if inspect.isfunction(value)]
-            raise InputError(f"has no function '{name}'{closest(name, known)}", where=place)
+            own = [key for key in known if vars(module)[key].__module__ == module.__name__]
+            near = closest(name, known)
+            hint = None if near else f"it has {listed(own, 8)}" if own else "it has none"
+            raise InputError(f"has no function '{name}'{near}", where=place, hint=hint)
         member = getattr(member, part)
     if not callable(member):
         raise InputError(f"'{name}' is a {type(member).__name__}, no function", where=place)

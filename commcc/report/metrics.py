@@ -39,8 +39,6 @@ _LABELS = {
     "peak_bytes": "peak memory",
     "in_flight_bytes": "in flight, at most",
 }
-#: What lower bounds are called in tables and on pages, where the JSON documents have another name.
-BOUND_LABELS = {"busiest lane": "busiest stream", "lanes, heads and tails": "group streams, heads and tails"}
 _COUNTED = ("nodes", "compute_nodes", "collectives", "bytes", "in_sub_graphs", "groups", "max_consecutive_compute")
 _COSTED = tuple(key for key in _LABELS if key not in _COUNTED)
 _LESS_IS_BETTER = ("step_ms", "communication_ms", "exposed_ms", "peak_bytes", "in_flight_bytes")

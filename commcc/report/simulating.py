@@ -14,7 +14,7 @@ from commcc.base.text import change, count, milliseconds, plural, share
 from commcc.report.console import cut_short, make_table
 from commcc.report.documents import carried_line, collective, costs, cut_ends, cut_lines, document
 from commcc.report.inspecting import collectives_table
-from commcc.report.metrics import BOUND_LABELS, compare, costed_by, single, unknown_in
+from commcc.report.metrics import compare, costed_by, single, unknown_in
 from commcc.report.rewriting import verdict
 from commcc.timing.predict import milliseconds as in_ms
 from commcc.timing.simulate.breakdown import families, streams
@@ -141,7 +141,7 @@ def _bounds(graphs: Sequence[Document]) -> Section:
             Text(milliseconds(graph["bound"]["parts"][name]), style="bold" if graph["bound"]["name"] == name else "")
             for graph in graphs
         ]
-        table.add_text(BOUND_LABELS.get(name, name), *cells)
+        table.add_text(name, *cells)
     steps = [(graph["bound"]["ms"], graph["metrics"]["step_ms"]) for graph in graphs]
     table.add_text("step time above the largest", *(change(*step) if step[0] else "" for step in steps))
     return table

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from commcc.graph.metrics import measure
 from commcc.report.documents import result_text
-from commcc.report.metrics import BOUND_LABELS, figures
+from commcc.report.metrics import figures
 from commcc.report.page import Page, assemble
 
 if TYPE_CHECKING:
@@ -293,8 +293,8 @@ def side(index: GraphIndex, ident: Identification, prediction: Prediction, label
         model=prediction.model_json(),
         bound={
             "ns": bound.ns,
-            "name": BOUND_LABELS.get(bound.name, bound.name),
-            "parts": {BOUND_LABELS.get(name, name): ns for name, ns in bound.parts.items()},
+            "name": bound.name,
+            "parts": dict(bound.parts),
         },
         groups=tuple({"name": g.name, "size": g.size, "description": g.description} for g in ident.groups),
         hints=tuple({"symbol": h.symbol, "value": h.value, "source": h.source} for h in index.estimates.hints),

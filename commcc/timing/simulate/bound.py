@@ -115,10 +115,10 @@ def lower_bound(
     streams = jobs[STREAM + 1 :]
     parts = {
         "compute": sum(ns for _, ns, _ in jobs[STREAM]),
-        "busiest lane": max((sum(ns for _, ns, _ in stream) for stream in streams), default=0),
+        "busiest stream": max((sum(ns for _, ns, _ in stream) for stream in streams), default=0),
         "critical path": critical_path(index, Jobs.of(index, costs), reach),
         "compute stream, heads and tails": jackson(jobs[STREAM]),
-        "lanes, heads and tails": max(map(jackson, streams), default=0),
+        "group streams, heads and tails": max(map(jackson, streams), default=0),
     }
     name = max(parts, key=lambda key: parts[key])
     return Bound(parts[name], name, parts)
