@@ -16,12 +16,11 @@ together, one leaves them where they are: what is launched early takes memory.
 Schedules are made of units (:mod:`commcc.schedule.folding`), which stand for one or more nodes. One that is sure to
 become longer than the best of its round is given up.
 
-The first round aims at the lower bound or below. Where the best order is then at the edge of the budget and more than
-1 % above the bound, a round is made with launches closer to their waits. Where the best step is more than 0.5 % above
-the bound, what planners of buckets compare graphs by (:func:`glance`) is made too, of units and of nodes, as the step
-that they expect is to be kept; and one round aims at the step that was reached: what need not be early then takes no
-memory early. Last, under the
-first of these conditions, come rounds with a little less memory, for as long as each gains: the scheduler hoists what
+The first round aims at the lower bound or below. Where the best step is then more than 0.5 % above the bound, what
+planners of buckets compare graphs by (:func:`glance`) is made too, of units and of nodes, as the step that they expect
+is to be kept. Where the best order is at the edge of the budget and more than 1 % above the bound, a round is made with
+launches closer to their waits; where the best step is more than 0.5 % above it, one that aims at the step that was
+reached: what need not be early then takes no memory early. Last, under the first of these two conditions, come rounds with a little less memory, for as long as each gains: the scheduler hoists what
 fits first, and what it could not hoist later may have gained more.
 
 An order that needs less memory above the budget wins, then the shorter simulated step. Steps are compared
@@ -199,9 +198,9 @@ def search(problem: Problem, limits: Limits, effort: int, hopeless: int | None =
     copies = [(_OWN, _COPIES_STAY)] if _copies(looking.units) else []
     explored = (*_EXPLORED[:_FIRST], *copies, *_EXPLORED[_FIRST:])
     looking.round(explored, limits)
+    looking.glance()
     if limits.prefetch is not None and looking.at_the_edge() and looking.far(_FARTHER):
         looking.round(explored, replace(limits, prefetch=limits.prefetch // _NARROWER))
-    looking.glance()
     if looking.far(_FAR):
         looking.round(_RELAXED, limits)
     for permille in _TIGHTER:
@@ -303,8 +302,7 @@ class _Search:
         self.lines: dict[Limits, SearchResult] = {}
         self.tried = 0
         self.bests: list[SearchResult] = []
-        # Schedules that rounds leave to :meth:`glance`, and what the second half of these, of all nodes, came to.
-        self.reserved = min(2 * len(_GLANCED), effort // 2)
+        # The best glance of all nodes.
         self.whole: SearchResult | None = None
 
     def round(self, grid: Sequence[tuple[int, Setting]], limits: Limits) -> None:
@@ -338,10 +336,9 @@ class _Search:
     def glance(self) -> None:
         """What planners of buckets go by, of units and of all nodes: what they expect is to be kept."""
         for problem in (self.units, self.problem):
-            schedules = range(min(len(_GLANCED), self.reserved))
-            if not self.far(_FAR):
-                break
-            self.reserved -= len(schedules)
+            schedules = range(min(len(_GLANCED), self.effort - self.tried))
+            if not self.far(_FAR) or not schedules:
+                return
             self.tried += len(schedules)
             result = replace(glance(problem, self.limits, schedules), tried=self.tried)
             if problem is self.problem:
@@ -349,7 +346,6 @@ class _Search:
             elif self._rank(result) < self._rank(self.best):
                 self.best = result
                 self.bests.append(result)
-        self.reserved = 0
 
     def narrow(self) -> None:
         """Where runs of compute are long, what led to the best order once more, with launches closer to their waits."""
@@ -428,7 +424,7 @@ class _Search:
         return self.best.step_ns * 1000 > self.problem.bound * (1000 + permille)
 
     def _over(self) -> bool:
-        return self.tried >= self.effort - self.reserved or self.best.close(self.problem, self.limits)
+        return self.tried >= self.effort or self.best.close(self.problem, self.limits)
 
     def _base(self, which: int, limits: Limits) -> SearchResult:
         if which == _LATE:
