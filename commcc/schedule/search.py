@@ -18,10 +18,11 @@ become longer than the best of its round is given up.
 
 The first round aims at the lower bound or below. Where the best step is then more than 0.5 % above the bound, what
 planners of buckets compare graphs by (:func:`glance`) is made too, of units and of nodes, as the step that they expect
-is to be kept. Where the best order is at the edge of the budget and more than 1 % above the bound, a round is made with
-launches closer to their waits; where the best step is more than 0.5 % above it, one that aims at the step that was
-reached: what need not be early then takes no memory early. Last, under the first of these two conditions, come rounds with a little less memory, for as long as each gains: the scheduler hoists what
-fits first, and what it could not hoist later may have gained more.
+is to be kept. Where the best order is at the edge of the budget and more than 1 % above the bound, a round is made
+with launches closer to their waits; where the best step is more than 0.5 % above it, one that aims at the step that
+was reached: what need not be early then takes no memory early. Last, under the first of these two conditions, come
+rounds with a little less memory, for as long as each gains: the scheduler hoists what fits first, and what it could
+not hoist later may have gained more.
 
 An order that needs less memory above the budget wins, then the shorter simulated step. Steps are compared
 to 0.1 % of the lower bound; among equal ones the shorter longest run of compute between two
