@@ -344,9 +344,8 @@ class _Search:
             result = replace(glance(problem, self.limits, schedules), tried=self.tried)
             if problem is self.problem:
                 self.whole = result
-            elif self._rank(result) < self._rank(self.best):
-                self.best = result
-                self.bests.append(result)
+            else:
+                self._take(result)
 
     def narrow(self) -> None:
         """Where runs of compute are long, what led to the best order once more, with launches closer to their waits."""
@@ -363,9 +362,8 @@ class _Search:
         self.start = _judge(self.problem, np.arange(len(self.problem.index)), 0, ())
         self.bests = [self._unfolded(result) for result in self.bests]
         self.best = self.start if best is start else self._unfolded(best)
-        if self.whole is not None and self._rank(self.whole) < self._rank(self.best):
-            self.best = self.whole
-            self.bests.append(self.whole)
+        if self.whole is not None:
+            self._take(self.whole)
 
     def _unfolded(self, of: SearchResult) -> SearchResult:
         order = self.units.unfolded(of.nodes)
@@ -445,10 +443,14 @@ class _Search:
         self.tried += 1
         detail(f"schedule {self.tried} of at most {self.effort}")
         result = replace(_judge(problem, order, self.tried, (*base.settings, setting)), lined=base.lined)
+        self._take(result)
+        return result
+
+    def _take(self, result: SearchResult) -> None:
+        """It becomes the best where it is."""
         if self._rank(result) < self._rank(self.best):
             self.best = result
             self.bests.append(result)
-        return result
 
 
 def _lined(problem: Schedulable, limits: Limits, own_peak: int) -> SearchResult:
