@@ -29,6 +29,7 @@ import numpy as np
 
 from commcc.base.jit import compiled, kernel
 from commcc.schedule.arrays import first_from, records
+from commcc.schedule.curve import add, begin_curve, curve, last_above, most_between
 from commcc.schedule.heaps import heaps, pop, push
 from commcc.schedule.line_jobs import (
     BUFFER,
@@ -43,7 +44,7 @@ from commcc.schedule.line_jobs import (
     more,
     put_in_line,
 )
-from commcc.schedule.live import BLOCK, live_bytes, most_of
+from commcc.schedule.live import live_bytes
 
 if TYPE_CHECKING:
     from commcc.schedule.arrays import Graph, Ints
@@ -53,6 +54,8 @@ if TYPE_CHECKING:
 _MARGIN = 2
 #: So many reductions of a stream are looked at for one whose input is there.
 _QUEUE = 24
+#: Places of waits are looked for in steps of so many nodes, then one by one.
+_STRETCH = 64
 
 
 def in_order(problem: Schedulable, limits: Limits) -> Ints:
@@ -72,8 +75,8 @@ def in_order(problem: Schedulable, limits: Limits) -> Ints:
         buffers=records(len(graph.buffers), BUFFER),
         streams=records(graph.streams, STREAM),
         state=state,
-        live=np.empty(count, np.int64),
-        flying=np.zeros(count, np.int64),
+        live=curve(count),
+        flying=curve(count),
         items=np.empty(0, np.int64),
         queues=np.empty((2, len(jobs) + 1), np.int64),
         stack=np.empty(len(graph.items) + 1, np.int64),
@@ -109,14 +112,12 @@ def _begin(graph: Graph, line: Line) -> None:
     for node in range(len(graph.nodes)):
         line.order[node] = node
         line.nodes[node].key = node * state.spacing
-    live_bytes(graph, line.order, line.live, line.buffers)
+    live_bytes(graph, line.order, line.live.numbers, line.buffers)
+    begin_curve(line.live)
     state.budget = state.budget if state.budget >= 0 else NEVER
-    most = 0
     for job in line.jobs:
-        for place in range(job.launch, job.first_wait):
-            line.flying[place] += job.bytes
-    for place in range(len(line.flying)):
-        most = max(most, line.flying[place])
+        add(line.flying, job.launch, job.first_wait, job.bytes)
+    most = most_between(line.flying, 0, len(graph.nodes))
     state.in_flight = max(state.in_flight, most) if state.in_flight >= 0 else NEVER
 
 
@@ -180,9 +181,8 @@ def _place(graph: Graph, line: Line, ns: int, job: int, position: int) -> None:
     if mine.early:
         line.streams[mine.stream].gather += 1
         at = _not_before(graph, line, job, min(at, launch))
-        for place in range(at, launch):
-            line.live[place] += mine.takes
-            line.flying[place] += mine.bytes
+        add(line.live, at, launch, mine.takes)
+        add(line.flying, at, launch, mine.bytes)
     else:
         at = max(position, _not_after(graph, line, job, at))
     if at != launch:
@@ -197,8 +197,7 @@ def _place(graph: Graph, line: Line, ns: int, job: int, position: int) -> None:
         allowed = nodes[at].computed + max(state.prefetch, graph.nodes[launch].between)
         until = min(until, max(last, first_from(nodes.computed, allowed + 1) - 1))
     until = _not_after(graph, line, job, max(until, min(at, mine.deadline)))
-    for place in range(last + 1, until):
-        line.flying[place] += mine.bytes
+    add(line.flying, last + 1, until, mine.bytes)
     if until > last:
         _put_off(graph, line, job, until)
     for k in range(graph.rows[launch].waits, graph.rows[launch + 1].waits):
@@ -211,19 +210,17 @@ def _place(graph: Graph, line: Line, ns: int, job: int, position: int) -> None:
 @compiled
 def _put_off(graph: Graph, line: Line, job: int, until: int) -> None:
     """What has to be there until the waits is, and what is made from the result is not, up to where the waits stand."""
-    mine, live = line.jobs[job], line.live
+    mine = line.jobs[job]
     for k in range(mine.holds, mine.gives):
         buffer = line.buffers[line.items[k]]
-        for place in range(max(buffer.last, mine.last_wait) + 1, until):
-            live[place] += graph.buffers[line.items[k]].bytes
+        add(line.live, max(buffer.last, mine.last_wait) + 1, until, graph.buffers[line.items[k]].bytes)
         buffer.last = max(buffer.last, until - 1)
     for k in range(mine.gives, mine.end):
         buffer, facts = line.buffers[line.items[k]], graph.buffers[line.items[k]]
         end = until
         if not facts.kept:
             end = min(until, buffer.last + 1)
-        for place in range(buffer.first, end):
-            live[place] -= facts.bytes
+        add(line.live, buffer.first, end, -facts.bytes)
         buffer.first = max(buffer.first, until)
 
 
@@ -234,12 +231,8 @@ def _not_before(graph: Graph, line: Line, job: int, at: int) -> int:
     if state.prefetch >= 0:
         allowed = line.nodes[mine.first_wait].computed - max(state.prefetch, graph.nodes[launch].between)
         at = max(at, min(first_from(line.nodes.computed, allowed), launch))
-    place = launch
-    while place - BLOCK >= at and not _full(line, place - BLOCK, place, mine.takes, mine.bytes):
-        place -= BLOCK
-    while place > at and not _full(line, place - 1, place, mine.takes, mine.bytes):
-        place -= 1
-    return int(max(at, place))
+    full = last_above(line.live, at, launch, state.budget - mine.takes)
+    return int(max(full, last_above(line.flying, at, launch, state.in_flight - mine.bytes)) + 1)
 
 
 @compiled
@@ -247,8 +240,8 @@ def _not_after(graph: Graph, line: Line, job: int, at: int) -> int:
     """The last position up to ``at`` until which, from its wait's own place, it fits all limits."""
     mine = line.jobs[job]
     place = mine.last_wait + 1
-    while place + BLOCK <= at and _fits(graph, line, job, place, place + BLOCK):
-        place += BLOCK
+    while place + _STRETCH <= at and _fits(graph, line, job, place, place + _STRETCH):
+        place += _STRETCH
     while place < at and _fits(graph, line, job, place, place + 1):
         place += 1
     return int(min(place, at))
@@ -257,16 +250,10 @@ def _not_after(graph: Graph, line: Line, job: int, at: int) -> int:
 @compiled
 def _fits(graph: Graph, line: Line, job: int, begin: int, end: int) -> bool:
     """Whether the waits may come behind a stretch."""
-    return not _full(line, begin, end, more(graph, line, job, begin, end), line.jobs[job].bytes)
-
-
-@compiled
-def _full(line: Line, begin: int, end: int, held: int, flying: int) -> bool:
-    """Whether so many bytes more are too many somewhere in a stretch."""
-    state = line.state[0]
-    if most_of(line.live, begin, end) > state.budget - held:
-        return True
-    return bool(most_of(line.flying, begin, end) > state.in_flight - flying)
+    state, held = line.state[0], more(graph, line, job, begin, end)
+    if most_between(line.live, begin, end) > state.budget - held:
+        return False
+    return bool(most_between(line.flying, begin, end) <= state.in_flight - line.jobs[job].bytes)
 
 
 @compiled

@@ -14,6 +14,7 @@ from commcc.schedule.live import SIZES
 
 if TYPE_CHECKING:
     from commcc.schedule.arrays import Graph, Ints, Records
+    from commcc.schedule.curve import Curve
     from commcc.schedule.heaps import Heaps
 
 #: Later than anything.
@@ -55,8 +56,8 @@ class Line(NamedTuple):
     buffers: Records
     streams: Records
     state: Records
-    live: Ints
-    flying: Ints
+    live: Curve
+    flying: Curve
     items: Ints
     queues: Ints
     stack: Ints

@@ -2,8 +2,8 @@
 
 A schedule is made by walking along a base order that is legal, and now and then running a node of
 later in that order first (a *hoist*). At any time the plan is: what has run, then the rest in base
-order. ``walk.live`` holds the live bytes of that plan at every position of the base order that
-is still to come, exactly as :mod:`commcc.graph.memory` defines them, so that a hoist is checked over the
+order. ``walk.live`` (:mod:`commcc.schedule.curve`) holds the live bytes of that plan at every position of the base
+order that is still to come, exactly as :mod:`commcc.graph.memory` defines them, so that a hoist is checked over the
 whole stretch that it changes, not only where it lands.
 
 Hoisting node ``e`` to the front ``f`` makes its results live from ``f`` on instead of from ``e`` on;
@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from commcc.base.jit import compiled
+from commcc.schedule.curve import add, begin_curve, last_above, most_between, number_at
 
 if TYPE_CHECKING:
     from commcc.schedule.arrays import Graph, Ints, Records
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
 #: Of a buffer: its bytes, whether it is there, and the position at which it is freed, -1 for none.
 SIZES = ("bytes_now", "known", "freed_at")
-#: So many positions are looked at in one go.
-BLOCK = 64
 
 
 @compiled
@@ -80,8 +79,8 @@ def _begin_sizes(graph: Graph, order: Ints, buffers: Records) -> int:
 
 
 @compiled
-def begin_curve(graph: Graph, walk: Walk) -> None:
-    """The curve of a base order of which nothing has run."""
+def begin_live(graph: Graph, walk: Walk) -> None:
+    """Live bytes along a base order of which nothing has run."""
     rows, items, buffers = graph.rows, graph.items, walk.buffers
     count = len(walk.nodes)
     for k in range(rows[0].touched, rows[count].touched):
@@ -99,7 +98,8 @@ def begin_curve(graph: Graph, walk: Walk) -> None:
                 walk.places[place].allocated += facts.bytes * (1 - facts.input)
             walk.touches[mine.end] = place
             mine.end += 1
-    live_bytes(graph, walk.base, walk.live, walk.buffers)
+    live_bytes(graph, walk.base, walk.live.numbers, walk.buffers)
+    begin_curve(walk.live)
 
 
 @compiled
@@ -114,7 +114,7 @@ def hoist(graph: Graph, walk: Walk, count: int) -> bool:
             return False
         allocated += places[walk.nodes[places[k].group].position].allocated
     # While they run, what they read is still there.
-    if budget >= 0 and allocated and walk.live[front] - places[front].allocated + allocated > budget:
+    if budget >= 0 and allocated and number_at(walk.live, front) - places[front].allocated + allocated > budget:
         return False
     _together(walk, count, 1)
     allowed = not _still_too_much(graph, walk, count)
@@ -122,7 +122,7 @@ def hoist(graph: Graph, walk: Walk, count: int) -> bool:
         grows = _end_of_growth(walk, count)
         allowed = _change(graph, walk, count, grows, 1) <= budget or budget < 0
         if not allowed:
-            walk.nodes[places[count - 1].group].refused_at = _last_above(walk.live, front, grows, budget)
+            walk.nodes[places[count - 1].group].refused_at = last_above(walk.live, front, grows, budget)
             _change(graph, walk, count, grows, -1)
     _together(walk, count, 0)
     return allowed
@@ -136,7 +136,7 @@ def _still_too_much(graph: Graph, walk: Walk, count: int) -> bool:
     at, front, budget = walk.nodes[walk.places[count - 1].group].refused_at, walk.clock[0].front, walk.clock[0].budget
     if budget < 0 or at < front:
         return False
-    now, grows = walk.live[at], front
+    now, grows = number_at(walk.live, at), front
     for member in range(count):
         node = walk.places[member].group
         place = walk.nodes[node].position
@@ -151,37 +151,6 @@ def _still_too_much(graph: Graph, walk: Walk, count: int) -> bool:
             if at <= place and not graph.buffers[buffer].kept and at >= _freed_from(walk, buffer, place):
                 now -= graph.buffers[buffer].bytes
     return bool(at < grows and now > budget)
-
-
-@compiled
-def _last_above(live: Ints, begin: int, end: int, budget: int) -> int:
-    """The last position of a stretch with more bytes than that; there is one."""
-    while end - BLOCK > begin and most_of(live, end - BLOCK, end) <= budget:
-        end -= BLOCK
-    at = end - 1
-    while live[at] <= budget and at > begin:
-        at -= 1
-    return at
-
-
-@compiled
-def most_of(live: Ints, begin: int, end: int) -> int:
-    """The largest number of a stretch. Without a way out: several are looked at once."""
-    most = 0
-    for at in range(begin, end):
-        most = max(most, live[at])
-    return int(most)
-
-
-@compiled
-def _grown(live: Ints, begin: int, end: int, size: int) -> int:
-    """Add to a stretch; its largest number then, 0 of an empty one. Without a way out: several are done at once."""
-    most = 0
-    for at in range(begin, end):
-        now = live[at] + size
-        live[at] = now
-        most = max(most, now)
-    return int(most)
 
 
 @compiled
@@ -208,18 +177,14 @@ def _change(graph: Graph, walk: Walk, count: int, grows: int, sign: int) -> int:
         node = walk.places[member].group
         place = walk.nodes[node].position
         if place != grows:
-            _add(walk.live, front, place * (walk.places[place].allocated > 0), walk.places[place].allocated * sign)
+            add(walk.live, front, place * (walk.places[place].allocated > 0), walk.places[place].allocated * sign)
         for k in range(graph.rows[node].touched, graph.rows[node + 1].touched):
             buffer, facts = graph.items[k], graph.buffers[graph.items[k]]
             if facts.bytes and not facts.input and not facts.kept:
-                _add(walk.live, _freed_from(walk, buffer, place), place + 1, -facts.bytes * sign)
-    return _grown(walk.live, front, grows, walk.places[grows].allocated * sign if grows > front else 0)
-
-
-@compiled
-def _add(live: Ints, begin: int, end: int, size: int) -> None:
-    for at in range(begin, end):
-        live[at] += size
+                add(walk.live, _freed_from(walk, buffer, place), place + 1, -facts.bytes * sign)
+    if grows > front:
+        add(walk.live, front, grows, walk.places[grows].allocated * sign)
+    return most_between(walk.live, front, grows)
 
 
 @compiled

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commcc.base.jit import compiled, kernel
+from commcc.schedule.curve import number_at
 from commcc.schedule.heaps import pop, push, put_back, refuse
 from commcc.schedule.ready import add_position, next_position
 from commcc.schedule.steps import begin, crowds, make_way, may, run, too_late
@@ -241,7 +242,8 @@ def _first(graph: Graph, walk: Walk) -> int:
     if launch < 0 or walk.nodes[launch].arrival <= clock.now:
         return int(front)
     # What makes more than this passes the budget at once; most candidates do where there is little memory.
-    most = clock.budget - walk.live[clock.front] + walk.places[clock.front].allocated if clock.budget >= 0 else _MUCH
+    live = number_at(walk.live, clock.front) - walk.places[clock.front].allocated
+    most = clock.budget - live if clock.budget >= 0 else _MUCH
     place = next_position(walk.ready, clock.front)
     for _ in range(_READY):
         if place < 0:

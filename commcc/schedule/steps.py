@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from commcc.base.jit import compiled
 from commcc.schedule.arrays import first_from
 from commcc.schedule.heaps import pop, push
-from commcc.schedule.live import begin_curve, hoist, ran
+from commcc.schedule.live import begin_live, hoist, ran
 from commcc.schedule.ready import add_position, drop_position
 from commcc.schedule.walk import AWAITED, CLOSED, DUE, ENDING, EXPIRING, LATEST, Walk
 
@@ -36,7 +36,7 @@ def begin(graph: Graph, walk: Walk) -> None:
     needs(graph, walk)
     windows(graph, walk)
     due(graph, walk)
-    begin_curve(graph, walk)
+    begin_live(graph, walk)
     for place in range(count):
         node = places[place].node
         if not walk.nodes[node].missing and not graph.nodes[node].placeholder:  # graph inputs come first in any case

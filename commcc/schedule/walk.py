@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from commcc.schedule.arrays import Graph, Ints, Records, records
+from commcc.schedule.curve import Curve, curve
 from commcc.schedule.heaps import Heaps, heaps
 from commcc.schedule.live import SIZES
 from commcc.schedule.ready import no_positions
@@ -56,7 +57,7 @@ DUE, LATEST, AWAITED, CLOSED, EXPIRING, ENDING, REFUSED = range(7)
 
 class Walk(NamedTuple):
     """See :data:`NODE`, :data:`PLACE`, :data:`BUFFER`, :data:`CLOCK`; clock is a single record. live: by place, the
-    live bytes of the plan; an array of its own, since long stretches of it change at once. stream_left: ns of transfers
+    live bytes of the plan. stream_left: ns of transfers
     that have not begun. ready: positions of what can run.
     """
 
@@ -65,7 +66,7 @@ class Walk(NamedTuple):
     places: Records
     buffers: Records
     touches: Ints
-    live: Ints
+    live: Curve
     clock: Records
     stream_free: Ints
     stream_left: Ints
@@ -86,7 +87,7 @@ def walk_along(graph: Graph, base: Ints, bounds: Bounds) -> Walk:
         places=places,
         buffers=records(len(graph.buffers), BUFFER),
         touches=np.empty(graph.rows[count].touched - graph.rows[0].touched, np.int64),
-        live=np.empty(count, np.int64),
+        live=curve(count),
         clock=clock,
         stream_free=np.zeros(graph.streams, np.int64),
         stream_left=np.zeros(graph.streams, np.int64),
