@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 
 # Inputs and constants
 
+_HIDDEN = "memory of values without a shape"
+
 
 def match_inputs(before: fx.Graph, after: fx.Graph, report: Report) -> dict[str, str]:
     """Which input of BEFORE each input of AFTER stands for; differences in names, order and number reported."""
@@ -87,16 +89,23 @@ def compare_inputs(pair: Pair) -> None:
         elif isinstance(was, Tensor) and isinstance(value, Tensor):
             _compare_final(pair, f"input '{name}'", was, value)
     compare_constants(pair)
+    for term in dict.fromkeys((*pair.before.hidden, *pair.after.hidden)):
+        name = _HIDDEN if pair.table.keys[term][0] == "hidden" else "an element of a list of inputs"
+        _compare_final(pair, name, pair.before.hidden.get(term), pair.after.hidden.get(term))
 
 
 def _kind(value: Value) -> str:
     return "a tensor" if isinstance(value, Tensor) else "not a tensor" if isinstance(value, Opaque) else "a size"
 
 
-def _compare_final(pair: Pair, name: str, was: Tensor, now: Tensor) -> None:
+def _compare_final(pair: Pair, name: str, was: Tensor | None, now: Tensor | None) -> None:
+    """Memory must be left with the same contents; None where one of the graphs does not touch it."""
     if pair.before.memory is None or pair.after.memory is None:
         return
-    old, new = pair.before.memory.version(was.root), pair.after.memory.version(now.root)
+    first = was or now
+    untouched = -1 if first is None else pair.table.intern((INITIAL, first.content))
+    old = untouched if was is None else pair.before.memory.version(was.root)
+    new = untouched if now is None else pair.after.memory.version(now.root)
     if old == new:
         return
     pair.changed = True
@@ -304,7 +313,8 @@ def _sharing(owner: Owner, output: Output) -> str:
 def _owners(trace: Trace) -> list[Owner]:
     """For each output that is a tensor, the input, constant or first output whose storage it shares."""
     first: dict[int, Owner] = {}
-    for kind, entries in (("input", trace.inputs), ("constant", trace.constants.items())):
+    hidden = [(str(term), value) for term, value in trace.hidden.items()]
+    for kind, entries in (("input", trace.inputs), ("constant", trace.constants.items()), ("hidden", hidden)):
         for name, value in entries:
             if isinstance(value, Tensor):
                 first.setdefault(value.root, (kind, name))

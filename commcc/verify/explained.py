@@ -22,6 +22,7 @@ from commcc.verify.memory import Flight
 from commcc.verify.regroup import converts, regroup
 from commcc.verify.reshaping import COPY, INVALID, MAYBE, Formed, is_dense
 from commcc.verify.sizes import (
+    UNKNOWN,
     Meta,
     Shape,
     Size,
@@ -58,9 +59,10 @@ def launch(state: State, node: fx.Node, fact: CollectiveOp, groups: Mapping[str,
     table, trace = state.table, state.trace
     inputs = tensors_in(arguments.get(fact.tensor))
     outs = tensors_in(arguments.get(fact.out)) if fact.out is not None else []
+    unseen = state.hidden.found_in(arguments.values())
     keys = tuple((name, key_of(table, value)) for name, value in arguments.items())
     shared = shared_results(node, state.memory, table, inputs, outs)
-    keys = (*keys, *shared)
+    keys = (*keys, *shared, *state.hidden.written(unseen))
     term = table.intern(("op", path_of(node.target), keys))
     outputs, why = ([], WHY) if shared else _described(state, fact, inputs, outs, arguments)
     alone = bool(outputs) and _is_alone(table, fact, arguments, inputs)
@@ -76,6 +78,9 @@ def launch(state: State, node: fx.Node, fact: CollectiveOp, groups: Mapping[str,
         value = _explained(state, node, fact, outputs, outs, alone=alone)
     else:
         value = state.result(node, node.meta.get("val"), term, tuple(outs))
+    if unseen:
+        reached = state.hidden.reached_from(unseen)
+        value, inputs = _of_unseen(state, node, fact, value, term, reached), [*inputs, *reached]
     trace.launches += 1
     if outputs and not alone and all(meta.shape is not None and product(meta.shape) == 0 for _, meta in outputs):
         trace.bare.append((term, node.name))  # no element tells what was launched, and on which group
@@ -223,6 +228,24 @@ def _run(state: State, tensor: Tensor) -> Run:
     return runs[0]
 
 
+def _of_unseen(
+    state: State, node: fx.Node, fact: CollectiveOp, value: Value, term: int, reached: list[Tensor]
+) -> Value:
+    """The result of a launch that sends, or writes into, values without a shape: a tensor where it has one result.
+
+    Where it may be one of these values, or several, nothing crosses the launch, or its wait.
+    """
+    in_place = bool(facts(node.target).writing)
+    if isinstance(value, Opaque) and not fact.coalesced:
+        content = state.table.intern(("array", term))
+        value = state.tensor(content, UNKNOWN, node, reached[0] if in_place else None)
+    if in_place:
+        state.write(node, term, reached)
+    if in_place or isinstance(value, Opaque):
+        state.trace.barriers.append(node.name)
+    return value
+
+
 def _take_off(state: State, node: fx.Node, value: Value, inputs: list[Tensor]) -> None:
     results = tensors_in(value)
     key = ("launch", path_of(node.target), tuple(result.content for result in results))
@@ -243,6 +266,8 @@ def wait(state: State, node: fx.Node) -> Value | None:
     state.trace.waits += 1
     if not isinstance(value, Tensor):
         return None
+    if state.hidden.has(value):
+        state.trace.barriers.append(node.name)
     storage = state.memory.storages[value.root]
     waited = [use for use in state.memory.users(value, reading=False) if use[:2] in storage.filling]
     if not waited:

@@ -17,7 +17,7 @@ import torch
 
 from commcc.graph.index.traits import launches_inside
 from commcc.verify.pair import kind_of
-from commcc.verify.terms import Opaque, Summary, Tensor, key_of
+from commcc.verify.terms import ANYTHING, Opaque, Summary, Tensor, key_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -68,7 +68,8 @@ class Body:
         first, where = memory.first_of, memory.where
         layouts = tuple((t.meta.strides, first(t.root), owners[t.root], where(t).content) for t in tensors)
         constants = ((name, self._versions([value])) for name, value in trace.constants.items())
-        places = (self._versions(self._inputs), tuple(constant for constant in constants if constant[1]))
+        written = tuple(constant for constant in constants if constant[1])
+        places = (self._versions(self._inputs), written, self._versions(trace.hidden.values()))
         effects = tuple(term for term, _ in (*trace.effects, *trace.bare))
         random = tuple(term for term, _ in trace.random)
         unused = tuple(sorted(self._unused_launches))
@@ -84,6 +85,8 @@ class Body:
     def summary(self) -> Summary:
         """What calling it does besides computing its outputs."""
         trace = self.walk.trace
+        if self._versions(trace.hidden.values()):
+            return ANYTHING
         writes, state = bool(self._versions(self._inputs)), bool(self._versions(trace.constants.values()))
         return Summary(
             *(bool(trace.random), bool(trace.effects or trace.bare), writes, state, *self._shared()),

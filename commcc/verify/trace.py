@@ -29,6 +29,7 @@ from torch import fx
 from commcc.graph.ops import ALL, facts, is_getitem
 from commcc.serialization.fake_ops import Evaluator, UnknownValue
 from commcc.serialization.propagate import context_of
+from commcc.verify.hidden import Hidden
 from commcc.verify.memory import EARLY, Memory
 from commcc.verify.reshaping import to_host
 from commcc.verify.sizes import Meta, Size, Symbols, Undecidable, is_contiguous, mismatch, number, product, variable
@@ -104,7 +105,8 @@ class Trace:
     names: first node that holds a content. sources, versions: all that occur. work: elements moved or
     converted, by source; workers: the first node that did it. random, effects: term and node, in order.
     bare: the same of launches that bring no element.
-    constants: what ``get_attr`` nodes read, by name. writers: the node that made each version.
+    constants: what ``get_attr`` nodes read, by name.
+    hidden: memory of values without a shape, by term. writers: the node that made each version.
     rows: rank in each group as gathers in place take it to be, and the first that does. idle: waits for nothing.
     alone: groups that are taken to be of one rank, and the first launch that does.
     doubts: why what is written or read may be something else, and the first node that this is about.
@@ -135,6 +137,7 @@ class Trace:
     idle: list[str] = field(default_factory=list)
     doubts: dict[str, str] = field(default_factory=dict)
     constants: dict[str, Value] = field(default_factory=dict)
+    hidden: dict[int, Tensor] = field(default_factory=dict)
     live: set[str] = field(default_factory=set)
     read: set[int] = field(default_factory=set)
     copies: int = 0
@@ -187,6 +190,7 @@ class State:
         self.memory = Memory(table)
         self.env: dict[fx.Node, Value] = {}
         self.trace = Trace(memory=self.memory)
+        self.hidden = Hidden(table, self.memory)
         self.host = HostCopies()
         self.relaid = False
         self._evaluator: Evaluator | None = None
@@ -457,7 +461,9 @@ class State:
         """
         read, env, storages = self.trace.read, self.env, self.memory.storages
         live: set[fx.Node] = set()
-        for stays in (*(value for _, value in self.trace.inputs), *self.trace.constants.values()):
+        self.trace.hidden = self.hidden.stays
+        inputs = (value for _, value in self.trace.inputs)
+        for stays in (*inputs, *self.trace.constants.values(), *self.trace.hidden.values()):
             read.update(self.roots(stays))
         for node in reversed(graph.nodes):
             if node not in live and node.op != "output" and (node.op != "call_function" or not self._shows(node, read)):
@@ -478,7 +484,10 @@ class State:
         if type(value) is Tensor:
             return (value.root, *self.memory.storages[value.root].linked)
         held = value.base if isinstance(value, Opaque) and value.base is not None else value
-        return {root for part in all_tensors(held) for root in (part.root, *self.memory.storages[part.root].linked)}
+        roots = {root for part in all_tensors(held) for root in (part.root, *self.memory.storages[part.root].linked)}
+        if isinstance(value, Opaque):
+            roots.update(tensor.root for tensor in self.hidden.reached_from(self.hidden.found_in((value,))))
+        return roots
 
     def _shows(self, node: fx.Node, read: set[int]) -> bool:
         """Whether an op does something that can be seen where the storages in ``read`` are read later."""

@@ -35,6 +35,7 @@ from commcc.serialization.attributes import content_hash, find, is_plain
 from commcc.serialization.fake_ops import UnknownValue
 from commcc.verify.entangled import WHY, entangled
 from commcc.verify.explained import Explainer, launch, settled, wait
+from commcc.verify.hidden import opaque_in
 from commcc.verify.memory import Flight
 from commcc.verify.normalise import check_order
 from commcc.verify.regroup import regroups
@@ -45,7 +46,7 @@ from commcc.verify.trace import OP, VIEW, Event, Output, Step, Trace
 from commcc.verify.verdict import Report
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from commcc.graph.ops import OpFacts
     from commcc.graph.program import Program
@@ -73,6 +74,7 @@ class Tracer(Explainer):
         self.groups = groups or {}
         self._memory_of: dict[int, tuple[str, torch.Tensor, Tensor]] = {}
         self._kept: Tensor | None = None
+        self._elements: dict[tuple[Any, ...], Value] = {}
 
     def walk(self, graph: fx.Graph, inputs: dict[str, str] | None = None) -> Trace:
         """Trace all nodes; ``inputs`` gives placeholders the names that they have in the other graph."""
@@ -147,7 +149,9 @@ class Tracer(Explainer):
         if fact.wait:
             waited = wait(self, node)
             return (
-                self._opaque(node, self.arguments(node), "a wait on what is not a tensor") if waited is None else waited
+                self._opaque(node, self.arguments(node), "", self.table.fence(node.target))
+                if waited is None
+                else waited
             )
         if fact.launch is not None and fact.launch.asynchronous:
             return launch(self, node, fact.launch, self.groups)
@@ -182,9 +186,22 @@ class Tracer(Explainer):
                 self.check(node, value, node.meta.get("val"))
             return value
         if isinstance(source, Opaque) and isinstance(index, int):
-            term = self.table.intern(("out", source.term, index))
-            return self.result(node, node.meta.get("val"), term, () if source.base is None else (source.base,))
+            return self._element(node, source, index)
         return self._opaque(node, self.arguments(node), "")
+
+    def _element(self, node: fx.Node, source: Opaque, index: int) -> Value:
+        """One of several results, or of a list of inputs; the same one each time that it is asked for."""
+        key = ("out", source.term, index, *self.hidden.written((source,)))
+        term, known = self.table.intern(key), self._elements.get(key)
+        if known is not None:
+            return self.memory.current(known) if isinstance(known, Tensor) else known
+        value = self.result(node, node.meta.get("val"), term, () if source.base is None else (source.base,))
+        self._elements[key] = value
+        if isinstance(value, Tensor):
+            value.may_copy = value.base is not None
+        if isinstance(value, (Tensor, Opaque)) and value.base is None and self.hidden.is_input(source):
+            self.hidden.keep(source, index, value)
+        return value
 
     # Ops that are not
 
@@ -194,9 +211,10 @@ class Tracer(Explainer):
         fact, path = op.fact, op.path
         keys = tuple([(name, key_of(table, value)) for name, value in arguments.items()])
         tensors = all_tensors(arguments)
-        handed = _opaque_in(arguments.values())
+        handed = opaque_in(arguments.values())
         does = self._deeds(node, op, arguments, handed)
-        written = _written(fact, arguments, everything=does.writes) if does.writes or fact.writing else []
+        written = self._written(fact, arguments, everything=does.writes) if does.writes or fact.writing else []
+        keys = (*keys, *self.hidden.written(self.hidden.found_in(handed))) if handed else keys
         if written and (shared := entangled(node, self.root, self.memory, table, tensors, written)):
             keys, why = (*keys, *shared), why or WHY
         around = tuple(self._surroundings(tensor) for tensor in tensors) if fact.storage else ()
@@ -231,13 +249,22 @@ class Tracer(Explainer):
         self.relaid = False
         if does.shares and does is not op.does:
             self._share(value, tensors, does)
-        free = not written and not does.effects and (fact.looks or fact.allocates or not tensors_in(value))
+        gives = tensors_in(value) or (isinstance(value, Opaque) and (tensors or handed))
+        free = not written and not does.effects and (fact.looks or fact.allocates or not gives)
         contents = tuple([tensor.content for tensor in tensors])
         step = Step(
             node.name, path, VIEW if free else OP, term, plain, keys, contents, (), strides, why, len(trace.barriers)
         )
         trace.steps.append(step)
         return value
+
+    def _written(self, fact: OpFacts, arguments: dict[str, Any], *, everything: bool) -> list[Tensor]:
+        every = fact.writes_keywords or everything or fact.writes == ALL
+        named = [arguments.get(name) for name in _named(arguments, ALL if every else fact.writes)]
+        return [
+            *(t for value in named for t in all_tensors(value)),
+            *self.hidden.reached_from(self.hidden.found_in(named)),
+        ]
 
     def _as_it_lies(self, same: int, tensors: list[Tensor]) -> int:
         """The term of an op whose results may depend on how its operands lie, which is then part of it."""
@@ -303,8 +330,13 @@ class Tracer(Explainer):
         ]
         if len(owners) == 1 and len(fact.views) == 1 and isinstance(arguments.get(fact.views[0]), tuple):
             owners = [[owner] for owner in owners[0]]  # a list of results, each in the storage of its own argument
+        unseen = self.hidden.found_in(arguments.get(name) for name in _named(arguments, *fact.bases, fact.views))
+        if unseen:
+            owners = [[*tensors, *self.hidden.reached_from(unseen)] for tensors in owners]
         bases = tuple(tensors[0] if tensors else None for tensors in owners)
         value = self.result(node, val, term, bases)
+        if isinstance(value, Opaque) and node.users:
+            self.hidden.join(value, [tensor for tensors in owners for tensor in tensors])
         for index, result in enumerate(value if isinstance(value, tuple) else (value,)):
             candidates = owners[index if index < len(owners) else 0] if owners else []
             if not isinstance(result, Tensor) or result.base is None:
@@ -395,21 +427,9 @@ class Tracer(Explainer):
         return term
 
 
-def _written(fact: OpFacts, arguments: dict[str, Any], *, everything: bool) -> list[Tensor]:
-    if fact.writes_keywords or everything or fact.writes == ALL:
-        return [tensor for value in arguments.values() for tensor in all_tensors(value)]
-    return [tensor for name in fact.writes for tensor in all_tensors(arguments.get(name))]
-
-
-def _opaque_in(values: Iterable[Any]) -> list[Opaque]:
-    """Values that are neither tensors nor sizes, also those inside tuples."""
-    opaque: list[Opaque] = []
-    for value in values:
-        if type(value) is Opaque:
-            opaque.append(value)
-        elif isinstance(value, tuple):
-            opaque.extend(_opaque_in(value))
-    return opaque
+def _named(arguments: dict[str, Any], *rows: Sequence[str]) -> dict[str, None]:
+    """The names of these arguments."""
+    return dict.fromkeys(name for names in rows for name in (arguments if names == ALL else names))
 
 
 def trace_program(
