@@ -98,7 +98,8 @@ def build(program: Program, given: Mapping[str, int], outside: Outside | None = 
     _check_waits(nodes, {*wait_of, *begun})
     writes = _writes(traits, number, begun)
     outputs, output_descriptors = _outputs(nodes, number)
-    order_preds, host_order = order_edges(walk.data_preds, walk.storages, traits, launches, writes)
+    sends = {i: _numbers(trait.sends, number) for i, trait in enumerate(traits) if trait.sends}
+    order_preds, host_order = order_edges(walk.data_preds, walk.storages, traits, launches, writes, sends)
     fingerprint, digests = _fingerprint(nodes, walk.op_names, walk.tensors, walk.control)
     fenced = {node: i for i, node in enumerate(nodes) if traits[i].barrier}
     inside = {i: _inside(node, program, given) for node, i in fenced.items() if launches_inside(node, program.root)}

@@ -6,6 +6,8 @@ alias and mutation
     accesses too. Who reads the launch itself, not what its wait gives, comes after the wait all the same.
 random numbers
     Ops that draw keep their order, since the values depend on it.
+copies between host and device that do not block
+    What reads the memory that one fills, or writes what it sends, stays behind the node where the host waited for it.
 effects
     Asserts, prints, effect tokens, ops of unknown libraries, host syncs and copies to the CPU keep theirs; what an op
     does of which nothing is known may also be to draw random numbers. Edges that are there only because of a host
@@ -21,6 +23,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from commcc.graph.index.host import same_device
 from commcc.graph.index.storage import united
 
 if TYPE_CHECKING:
@@ -38,9 +41,11 @@ def order_edges(
     traits: Sequence[Traits],
     launches: dict[int, Launch],
     writes: dict[int, tuple[int, ...]],
+    sends: dict[int, tuple[int, ...]],
 ) -> tuple[tuple[tuple[int, ...], ...], dict[int, int]]:
     """For every node, the nodes that must precede it for a reason other than data, sorted; and by node the one
-    among them that is there only to keep host syncs in their order.
+    among them that is there only to keep host syncs in their order. sends: operands that the host copies to a device
+    without waiting, by node.
     """
     edges: Edges = defaultdict(set)
     # What an op of which nothing is known is given may be in one storage afterwards, as after ``set_``.
@@ -48,6 +53,7 @@ def order_edges(
     joined = [tuple(s for pred in data_preds[i] for s in storages[pred]) for i in unknown]
     _mutation_edges(edges, data_preds, united(storages, joined) if joined else storages, launches, writes)
     _landing_edges(edges, data_preds, storages, launches)
+    _arrival_edges(edges, data_preds, storages, traits, writes, sends)
     _chain(edges, (i for i, t in enumerate(traits) if t.random))
     _chain(edges, (i for i, t in enumerate(traits) if t.effect and not t.host_sync))
     _barrier_edges(edges, data_preds, [i for i, t in enumerate(traits) if t.barrier])
@@ -127,6 +133,36 @@ def _landing_edges(
                 names[i] = launch
         if i in launches and launches[i].waits:
             names[i] = launches[i]
+
+
+def _arrival_edges(
+    edges: Edges,
+    data_preds: tuple[tuple[int, ...], ...],
+    storages: tuple[tuple[int, ...], ...],
+    traits: Sequence[Traits],
+    writes: dict[int, tuple[int, ...]],
+    sends: dict[int, tuple[int, ...]],
+) -> None:
+    """Edges from where the host waits for a copy that does not block to what reads the memory that it fills, and to
+    what writes the memory that it sends.
+    """
+    if not sends and not any(trait.unblocked for trait in traits):
+        return
+    filling: dict[int, str] = {}
+    sending: dict[int, str] = {}
+    filled: dict[int, int] = {}
+    sent: dict[int, int] = {}
+    for i, (preds, trait) in enumerate(zip(data_preds, traits, strict=True)):
+        edges[i].update(filled[s] for p in preds for s in storages[p] if s in filled)
+        edges[i].update(sent[s] for p in writes.get(i, ()) for s in storages[p] if s in sent)
+        for coming, arrived in ((filling, filled), (sending, sent)) if trait.awaits else ():
+            there = [s for s, device in coming.items() if any(same_device(name, device) for name in trait.awaits)]
+            for storage in there:
+                del coming[storage]
+            arrived.update(dict.fromkeys(there, i))
+        if trait.unblocked:
+            filling.update({s: trait.device for at in (i, *writes.get(i, ())) for s in storages[at]})
+        sending.update({s: trait.device for at in sends.get(i, ()) for s in storages[at]})
 
 
 def _touched(nodes: Iterable[int], storages: tuple[tuple[int, ...], ...], written: set[int]) -> set[int]:

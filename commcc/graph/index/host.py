@@ -46,6 +46,12 @@ def early_reads(
     return early
 
 
+def same_device(one: str, other: str) -> bool:
+    """Whether two names may be of one device; one without a number is any of its kind."""
+    (kind, _, number), (other_kind, _, other_number) = one.partition(":"), other.partition(":")
+    return kind == other_kind and (number == other_number or not number or not other_number)
+
+
 def with_copies(index: GraphIndex, changed: Mapping[int, bool]) -> GraphIndex:
     """The index with copies that are to be made non-blocking, or blocking, for prices of the graph as it will be."""
     return replace(index, host_copies={**index.host_copies, **changed}) if changed else index

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import fx
@@ -12,6 +12,7 @@ from torch import fx
 from commcc.graph import ops
 from commcc.graph.index.storage import assign_storages
 from commcc.graph.index.waits import waits_for_unknown
+from commcc.graph.ops.constants import COPIES
 from commcc.graph.ops.operands import handed_group, nodes_in, written
 from commcc.graph.ops.views import CASTS
 from commcc.graph.program import attribute
@@ -29,8 +30,9 @@ class Traits:
     writes: argument nodes whose storage it writes. effect: keeps its place among effects and host syncs. random: keeps
     its place among those that draw random numbers. barrier: nothing moves across it. cast: a key equal for casts of
     the same kind, None when the node is no cast. host_copy: copies from a device to the host; unblocked: and the host
-    does not wait for it. opaque: does, or may do, more than its arguments and writes tell (random numbers, effects
-    and barriers among them). shares: a result may be in the storage of any operand.
+    does not wait for it; sends: operands that the host copies to a device without waiting. device: the other end of a
+    copy from or to the host. awaits: devices whose copies have arrived behind it. opaque: does, or may do, more than its
+    arguments and writes tell (random numbers, effects and barriers among them). shares: a result may be in the storage of any operand.
     """
 
     writes: tuple[fx.Node, ...] = ()
@@ -43,6 +45,9 @@ class Traits:
     opaque: bool = False
     host_copy: bool = False
     unblocked: bool = False
+    sends: tuple[fx.Node, ...] = ()
+    device: str = ""
+    awaits: frozenset[str] = frozenset()
     shares: bool = False
 
     @property
@@ -52,6 +57,8 @@ class Traits:
 
 
 _PLAIN = Traits()
+#: What says that the host does not wait for a copy; the host's kind of device.
+_UNBLOCKED, _HOST = "non_blocking", "cpu"
 
 
 def traits_of(node: fx.Node, root: torch.nn.Module, groups: Container[str] = ()) -> Traits:
@@ -61,8 +68,9 @@ def traits_of(node: fx.Node, root: torch.nn.Module, groups: Container[str] = ())
     """
     if node.op != "call_function":
         return _PLAIN
-    copies = _copies_to_host(node)
-    if not copies and only_computes(node.target):
+    copying = _copying(node)
+    copies = copying is not None and copying.to == _HOST
+    if copying is None and only_computes(node.target):
         return _PLAIN
     fenced = handed_group(node, groups)
     fact = ops.facts(node.target)
@@ -70,7 +78,7 @@ def traits_of(node: fx.Node, root: torch.nn.Module, groups: Container[str] = ())
         return Traits(tuple(node._input_nodes), barrier=True, opaque=True)
     cast = _cast_key(node)
     compute = ops.is_compute(node.target)
-    if fact.pure and not (copies or fenced or cast or compute):
+    if fact.pure and not (copying or fenced or cast or compute):
         return _PLAIN
     held = [attribute(root, source) for source in node._input_nodes if fact.body and source.op == "get_attr"]
     if any(not isinstance(value, (torch.Tensor, fx.GraphModule)) for value in held):
@@ -95,7 +103,10 @@ def traits_of(node: fx.Node, root: torch.nn.Module, groups: Container[str] = ())
         cast=cast,
         opaque=fact.acts or fact.body,
         host_copy=copies,
-        unblocked=copies and bool(node.kwargs.get("non_blocking")),
+        unblocked=copies and bool(copying and copying.unblocked),
+        sends=copying.sources if copying is not None and copying.unblocked and not copies else (),
+        device="" if copying is None else copying.device,
+        awaits=_awaited(node, copying) if sync or copying is not None else frozenset(),
         shares=fact.views == ops.ALL or any(part.shares for part in inner),
     )
 
@@ -111,7 +122,7 @@ def traits_of_all(
     targets = {id(node.target): node.target for node in nodes if node.op == "call_function"}
     plain = {at for at, op in targets.items() if only_computes(op)}
     casting = {at for at, op in targets.items() if ops.op_name(op) in CASTS and ops.facts(op).pure}
-    alike: dict[tuple[int, str | None], Traits] = {}
+    alike: dict[tuple[int, str], Traits] = {}
     traits: list[Traits] = []
     for node, tensor in zip(nodes, tensors, strict=True):
         at = id(node.target)
@@ -119,8 +130,8 @@ def traits_of_all(
             traits.append(traits_of(node, root, groups))
         elif at in plain:
             traits.append(_PLAIN)
-        elif at in casting:
-            key = at, _cast_key(node)
+        elif at in casting and (cast := _cast_key(node)) is not None:
+            key = at, cast
             if key not in alike:
                 alike[key] = traits_of(node, root, groups)
             traits.append(alike[key])
@@ -134,7 +145,7 @@ def only_computes(target: Any) -> bool:
     """Whether every node with this op has no traits, unless it copies to the host. What an op of a library that is not
     there does also depends on what it is handed.
     """
-    if isinstance(target, ops.OpaqueOp):
+    if isinstance(target, ops.OpaqueOp) or _UNBLOCKED in ops.argument_names(target):
         return False
     if ops.is_compute(target) or ops.is_wait(target) or ops.op_name(target) in CASTS:
         return False
@@ -146,13 +157,47 @@ def mixed_nodes(traits: Sequence[Traits]) -> frozenset[int]:
     return frozenset(i for i, trait in enumerate(traits) if trait.shares)
 
 
-def _copies_to_host(node: fx.Node) -> bool:
-    """A copy from a device to the CPU: the host waits for it, or somebody after it does."""
+class _Copying(NamedTuple):
+    """A copy between the host and a device. sources: the operands that it copies; to: the kind of device that these go
+    to. device: which one they come from or go to, other than the host.
+    """
+
+    sources: tuple[fx.Node, ...]
+    to: str
+    device: str
+    unblocked: bool
+
+
+def _copying(node: fx.Node) -> _Copying | None:
+    """What a node copies between the host and a device, either way; None where it does not."""
+    into = ops.argument(node, "self") if ops.op_name(node.target) in COPIES else None
+    given = [source.meta.get("val") for source in nodes_in(into)] if into is not None else [node.meta.get("val")]
+    targets = {val.device.type for val in given if isinstance(val, torch.Tensor)}
+    if len(targets) != 1 or not node._input_nodes:
+        return None
+    to, held = next(iter(targets)), set(nodes_in(into)) if into is not None else set()
+    elsewhere = tuple(n for n in node._input_nodes if n not in held and _device_of(n) not in ("", "meta", to))
+    named = _UNBLOCKED in ops.argument_names(node.target)
+    if not elsewhere or not (to == _HOST or (named and all(_device_of(n) == _HOST for n in elsewhere))):
+        return None
+    device = (
+        _device_of(elsewhere[0], index=True) if to == _HOST else str(next(v.device for v in given if v is not None))
+    )
+    return _Copying(elsewhere, to, device, named and bool(ops.argument(node, _UNBLOCKED)))
+
+
+def _awaited(node: fx.Node, copying: _Copying | None) -> frozenset[str]:
+    """The devices that the host has waited for behind a node."""
+    if copying is not None and copying.unblocked:
+        return frozenset()
+    near = (*node._input_nodes, *((node,) if copying is not None else ()))
+    return frozenset(name for n in near if (name := _device_of(n, index=True)) and not name.startswith(_HOST))
+
+
+def _device_of(node: fx.Node, *, index: bool = False) -> str:
+    """The kind of device that a tensor is on, or with index which one; empty for what is no tensor."""
     val = node.meta.get("val")
-    if not isinstance(val, torch.Tensor) or val.device.type != "cpu" or not node._input_nodes:
-        return False
-    sources = (n.meta.get("val") for n in node._input_nodes)
-    return any(isinstance(s, torch.Tensor) and s.device.type not in ("cpu", "meta") for s in sources)
+    return (str(val.device) if index else val.device.type) if isinstance(val, torch.Tensor) else ""
 
 
 def _cast_key(node: fx.Node) -> str | None:
