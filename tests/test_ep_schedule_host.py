@@ -52,7 +52,7 @@ def test_the_index_tells_copies_and_their_order_apart():
     index = build_index(parse(TEXT))
     at = index.position
     assert index.host_copies == {at["ha"]: True, at["hb"]: False}
-    assert index.host_order == {at["hb"]: at["ha"], at["n"]: at["hb"], at["m"]: at["n"]}
+    assert index.host_order == {at["hb"]: (at["ha"],), at["n"]: (at["hb"],), at["m"]: (at["n"],)}
     assert at["ha"] in index.preds(at["hb"]) and at["ha"] not in index.needs(at["hb"])
     assert index.needs(at["n"]) == (at["one"],)
 

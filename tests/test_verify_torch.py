@@ -132,7 +132,7 @@ def test_a_rank_has_one_row_in_a_group():
 
 
 def test_what_is_sent_in_place_is_a_row_of_the_output():
-    differs(in_place(**PLAIN), in_place(rank=1, lengths=(6, 8)), "collective", "no row of its output")
+    differs(in_place(**PLAIN), in_place(rank=1, lengths=(6, 8)), "collective", "no row of the whole")
 
 
 def test_a_buffer_that_is_not_filled():

@@ -21,6 +21,7 @@ more than :data:`MAX_RUNS` runs are not compared run by run, views in more than 
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_right
 from collections import Counter
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -43,7 +44,7 @@ from commcc.verify.sizes import Size, Undecidable, number
 from commcc.verify.terms import Item, Items, Leaf, Loop, leaves
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from commcc.verify.terms import Terms
 
@@ -366,6 +367,24 @@ def runs_of(table: Terms, slot: int, at: int) -> list[Run]:
         runs.append(Run(leaf.start, leaf.length, taken))
         taken += leaf.length
     return runs
+
+
+def meet(targets: Iterable[tuple[Run, int]], others: Iterable[tuple[Run, int]]) -> bool:
+    """Whether a run of one target overlaps with one of another target, or of others; runs with the same number are one
+    pair's, which may.
+    """
+    spans = sorted((run.start, run.start + run.length, at) for run, at in targets if run.length)
+    begins = [start for start, _, _ in spans]
+    if any(end > start for (_, end, _), (start, _, _) in itertools.pairwise(spans)):
+        return True
+    for run, at in others:
+        place = max(0, bisect_right(begins, run.start) - 1)
+        for start, end, other in spans[place:]:
+            if start >= run.start + run.length:
+                break
+            if end > run.start and other != at:
+                return True
+    return False
 
 
 def unrolled(items: Items) -> list[Leaf]:

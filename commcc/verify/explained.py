@@ -10,13 +10,26 @@ Limits: all-to-all is a term of its own; launches whose layout cannot be decided
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from commcc.base.terms import Kind
 from commcc.graph.ops import facts
 from commcc.graph.ops.arithmetic import COMPARISONS, ON_SIZES
 from commcc.graph.ops.sizes import EXTENTS, RANGES
-from commcc.verify.contents import BROADCAST, CAST, REDUCE, Over, cast, counts, gather, is_widening, pointwise, scatter
+from commcc.verify.contents import (
+    BROADCAST,
+    CAST,
+    REDUCE,
+    Over,
+    cast,
+    counts,
+    gather,
+    is_widening,
+    meet,
+    pointwise,
+    scatter,
+)
 from commcc.verify.entangled import WHY, shared_results
 from commcc.verify.memory import Flight
 from commcc.verify.regroup import converts, regroup
@@ -71,8 +84,10 @@ def launch(state: State, node: fx.Node, fact: CollectiveOp, groups: Mapping[str,
     if why:
         table.undecided.setdefault(term, why)
     for tensor, out in zip(inputs, outs, strict=False):
-        if tensor.root == out.root and fact.kind is Kind.ALL_GATHER:
-            _in_place(state, node, (tensor, out), str(arguments.get("group_name")))
+        _check_target(state, node, out)
+        part = {Kind.ALL_GATHER: (tensor, out), Kind.REDUCE_SCATTER: (out, tensor)}.get(fact.kind)
+        if part is not None and tensor.root == out.root and state.memory.apart(*part) is not None:
+            _in_place(state, node, part, str(arguments.get("group_name")))
     state.write(node, term, outs, tuple(content for content, _ in outputs))
     if outputs:
         value = _explained(state, node, fact, outputs, outs, alone=alone)
@@ -202,21 +217,32 @@ def _explained(
     return tuple(results) if fact.coalesced else results[0]
 
 
+def _check_target(state: State, node: fx.Node, out: Tensor) -> None:
+    """What a collective writes into has no holes: kernels write one piece of memory, or complain."""
+    shape, strides = out.shape, out.meta.strides
+    if shape is None or strides is None or not is_dense(shape, strides):
+        doubt = "how it lies in memory is not known" if shape is None or strides is None else ""
+        text = f"{path_of(node.target)} writes into a tensor that is no one piece of memory"
+        state.event("collective", node, text, ("pieces", out.content, strides), doubt)
+
+
 def _in_place(state: State, node: fx.Node, ends: tuple[Tensor, Tensor], group: str) -> None:
-    """A gather that sends part of its own output must send the row of its rank, and a rank has one row in a group."""
+    """A gather that sends part of its own output must send the row of its rank, and a rank has one row in a group; a
+    scatter that writes part of its own input must write that row.
+    """
     try:
         sent, filled = (_run(state, tensor) for tensor in ends)
     except Undecidable as reason:
-        state.event("collective", node, f"gathers in place from a part of its output: {reason}", ("in place", group))
+        state.event("collective", node, f"works in place on a part of a tensor: {reason}", ("in place", group))
         return
     row = (sent.start - filled.start) // sent.length
     if row * sent.length != sent.start - filled.start or not 0 <= row * sent.length < filled.length:
-        text = f"gathers in place, but what it sends is no row of its output: {sent.length} elements from {sent.start}"
+        text = f"works in place, but on what is no row of the whole: {sent.length} elements from {sent.start}"
         state.event("collective", node, text, ("in place", group, sent, filled))
         return
     known = state.trace.rows.setdefault(group, (row, node.name))
     if known[0] != row:
-        text = f"gathers in place as rank {row} of group '{group}', where '{known[1]}' is rank {known[0]}"
+        text = f"works in place as rank {row} of group '{group}', where '{known[1]}' is rank {known[0]}"
         state.event("collective", node, text, ("in place", group, row, known[0]))
 
 
@@ -333,7 +359,7 @@ class Explainer(State):
         if converts(path):
             operand = next((arguments[name] for name in _OPERANDS if name in arguments), None)
             self._note_cast(node, result.content, tensors_in(operand), arguments)
-        self.host.copied(path, node, arguments, result)
+        self.host.copied(node, arguments, result)
         return result
 
     def _formed(self, node: fx.Node, formed: Formed, index: int, arguments: dict[str, Any]) -> Tensor:
@@ -372,6 +398,8 @@ class Explainer(State):
         targets, sources = tensors_in(arguments.get("self")), tensors_in(arguments.get("src"))
         if len(targets) != len(sources) or not targets:
             raise Undecidable("another number of targets than of sources")
+        if len(targets) > 1 and self._meet(targets, sources):
+            raise Undecidable("several copies of one piece of memory, in an order that is not known")
         for target, source in zip(targets, sources, strict=True):
             _check_copy(target, source)
             apart = self.memory.where(target).content != self.memory.where(source).content
@@ -390,6 +418,22 @@ class Explainer(State):
             results.append(held)
         self.trace.copies += 1
         return results[0] if isinstance(arguments.get("self"), Tensor) else tuple(results)
+
+    def _meet(self, targets: list[Tensor], sources: list[Tensor]) -> bool:
+        """Whether one of several targets may overlap with another one, or with what another one is to hold."""
+        roots = Counter(target.root for target in targets)
+        shared = {root for root, count in roots.items() if count > 1}.union(
+            source.root
+            for source, own in zip(sources, targets, strict=True)
+            if source.root in roots and source is not own
+        )
+        return any(meet(self._runs(targets, root), self._runs(sources, root)) for root in sorted(shared))
+
+    def _runs(self, tensors: list[Tensor], root: int) -> list[tuple[Run, int]]:
+        """The runs of those in one storage, each with the place of its tensor; :class:`Undecidable` where unknown."""
+        return [
+            (run, at) for at, tensor in enumerate(tensors) if tensor.root == root for run in self.memory.runs(tensor)
+        ]
 
     def delivered(self, node: fx.Node, twin: str, arguments: dict[str, Any]) -> Value:
         """An op that writes what another one gives, its twin, into tensors that it is handed as ``out``."""

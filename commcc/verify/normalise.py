@@ -280,6 +280,8 @@ class _Unfolding:
         if len(node.args) < 4 or not isinstance(node.args[1], (list, tuple)):
             return False
         shard, others, dim, group = node.args[:4]
+        if not argument(node, "return_A", default=True) and any(user.args[1] == 0 for user in node.users):
+            return False
         operands, size = self._operands([shard, *others]), self._size(group)  # type: ignore[misc]
         if operands is None or size is None:
             return False

@@ -9,13 +9,7 @@
 
 :class:`State` is all that reading, making and writing tensors needs: values of nodes, memory, symbols. What each
 node does is in :mod:`commcc.verify.explained` and :mod:`commcc.verify.tracer`. A copy to the host is the same term
-whether it blocks or not; reading one that nobody has waited for is an event::
-
-    a = _to_copy(x, device=cpu, non_blocking=True)     on its way
-    b = _to_copy(y, device=cpu)                        the host waits: a has arrived
-    n = item(a)                                        fine here; ahead of b it would be a finding
-
-Limits: where the device of an operand is not known, the host waits for nothing.
+whether it blocks or not; using one that nobody has waited for is an event (:mod:`commcc.verify.host`).
 """
 
 from __future__ import annotations
@@ -30,8 +24,8 @@ from commcc.graph.ops import ALL, facts, is_getitem
 from commcc.serialization.fake_ops import Evaluator, UnknownValue
 from commcc.serialization.propagate import context_of
 from commcc.verify.hidden import Hidden
+from commcc.verify.host import HostCopies
 from commcc.verify.memory import EARLY, Memory
-from commcc.verify.reshaping import to_host
 from commcc.verify.sizes import Meta, Size, Symbols, Undecidable, is_contiguous, mismatch, number, product, variable
 from commcc.verify.terms import Opaque, Tensor, Value, all_tensors, bind, key_of, path_of
 
@@ -147,32 +141,6 @@ class Trace:
     memory: Memory | None = None
 
 
-class HostCopies:
-    """Storages on the host that a copy may still be filling, each with the copy's name and content."""
-
-    def __init__(self) -> None:
-        self.coming: dict[int, tuple[str, int]] = {}
-
-    def copied(self, path: str, node: fx.Node, arguments: dict[str, Any], copy: Tensor) -> None:
-        """Take note of a conversion; one that blocks waits for all others."""
-        source = arguments.get("self")
-        if path != "aten._to_copy.default" or not to_host(arguments) or not _on_device(source):
-            return
-        if arguments.get("non_blocking"):
-            self.coming[copy.root] = (node.name, copy.content)
-        else:
-            self.coming.clear()
-
-    def asked(self, node: fx.Node, operands: Iterable[Tensor]) -> None:
-        """Take note of an op that may make the host wait for its operands."""
-        if self.coming and facts(node.target).host_sync and any(map(_on_device, operands)):
-            self.coming.clear()
-
-
-def _on_device(value: object) -> bool:
-    return isinstance(value, Tensor) and value.meta.device is not None and not value.meta.device.startswith("cpu")
-
-
 _PLAIN = frozenset({int, str, bool, float, type(None), torch.dtype, torch.device})
 
 
@@ -255,9 +223,9 @@ class State:
             self.event("wait", reader, text, ("read", flight.key, what), doubt)
         copy = None if looks else self.host.coming.get(tensor.root)
         if copy is not None:
-            text = f"reads '{copy[0]}' before the host has waited for that copy"
-            self.event("wait", reader, text, ("early", copy[1], str(reader.target)))
-        early = [key for key in (*(flight.key for flight, _, _ in users), copy and copy[1]) if key]
+            text = f"reads '{copy.node}' before the host has waited for that copy"
+            self.event("wait", reader, text, ("early", copy.content, str(reader.target)))
+        early = [key for key in (*(flight.key for flight, _, _ in users), copy and copy.content) if key]
         if not early:
             return now
         doubts = [doubt for _, _, doubt in users]
@@ -434,16 +402,28 @@ class State:
 
     # Writing and working
 
-    def write(self, node: fx.Node, term: int, written: list[Tensor], contents: tuple[int, ...] = ()) -> None:
-        """Record writes; writing what a launch in flight reads or fills is an event.
+    def write(
+        self,
+        node: fx.Node,
+        term: int,
+        written: list[Tensor],
+        contents: tuple[int, ...] = (),
+        *,
+        crossing: bool = False,
+    ) -> None:
+        """Record writes; writing what a launch or a copy on its way reads or fills is an event.
 
-        contents: what each tensor holds afterwards, where that is known.
+        contents: what each tensor holds afterwards, where that is known. crossing: what is written comes from another
+        device, one copy after the other.
         """
         for place, tensor in enumerate(written):
             storage = self.memory.storages[tensor.root]
             for flight, _, doubt in self.memory.users(tensor, reading=True):
                 text = f"writes memory that launch '{flight.node}' still uses: its wait comes later"
                 self.event("mutation", node, text, ("write", flight.key, path_of(node.target)), doubt, flight.node)
+            for copy in () if crossing else self.host.uses((tensor.root, *storage.linked), tensor):
+                text = f"writes memory that copy '{copy.node}' still uses: the host waits for it later"
+                self.event("mutation", node, text, ("write", copy.content, path_of(node.target)))
             if storage.doubt:
                 self.trace.doubts.setdefault(storage.doubt, node.name)
             if torch.Tag.inplace_view in getattr(node.target, "tags", ()):

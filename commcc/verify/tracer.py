@@ -36,6 +36,7 @@ from commcc.serialization.fake_ops import UnknownValue
 from commcc.verify.entangled import WHY, entangled
 from commcc.verify.explained import Explainer, launch, settled, wait
 from commcc.verify.hidden import opaque_in
+from commcc.verify.host import copies_across
 from commcc.verify.memory import Flight
 from commcc.verify.normalise import check_order
 from commcc.verify.regroup import regroups
@@ -239,7 +240,7 @@ class Tracer(Explainer):
         unknown = next(filter(None, (table.undecided.get(value.term) for value in handed)), "")
         if why or unknown or (around and does.state):
             table.undecided.setdefault(plain, why or unknown or f"what {path} reads around its operands")
-        self.write(node, term, written)
+        self.write(node, term, written, crossing=copies_across(arguments))
         if fact.joins is not None:
             self.memory.link(tensor.root for name in fact.joins for tensor in all_tensors(arguments.get(name)))
         val = self._restated(node, plain) if self.relaid else node.meta.get("val")
@@ -247,6 +248,7 @@ class Tracer(Explainer):
             self.check_allocation(node, val, term)
         value = self._result(node, val, term, fact, arguments)
         self.relaid = False
+        self.host.copied(node, arguments, value)
         if does.shares and does is not op.does:
             self._share(value, tensors, does)
         gives = tensors_in(value) or (isinstance(value, Opaque) and (tensors or handed))

@@ -51,8 +51,8 @@ class Local:
 def needed(index: GraphIndex, node: int, chunk_of: dict[int, int]) -> tuple[int, ...]:
     """What has to come before ``node``; the order of host syncs inside one region is free."""
     launch = index.wait_of.get(node)
-    kept = index.host_order.get(node)
-    preds = index.needs(node) if node in chunk_of and kept in chunk_of else index.preds(node)
+    free = [kept for kept in index.host_order.get(node, ()) if node in chunk_of and kept in chunk_of]
+    preds = tuple(pred for pred in index.preds(node) if pred not in free) if free else index.preds(node)
     return preds if launch is None or launch in preds else (*preds, launch)
 
 

@@ -128,7 +128,11 @@ def build(program: Program, given: Mapping[str, int], outside: Outside | None = 
         barriers=tuple(fenced.values()),
         host_syncs=frozenset(i for i, t in enumerate(traits) if t.host_sync),
         host_copies={i: t.unblocked for i, t in enumerate(traits) if t.host_copy},
-        host_order={i: before for i, before in host_order.items() if before not in walk.control.get(i, ())},
+        host_order={
+            i: loose
+            for i, before in host_order.items()
+            if (loose := tuple(b for b in before if b not in walk.control.get(i, ())))
+        },
         groups=_groups(program, launches),
         estimates=in_step(
             estimate(nodes, number, walk.storages, walk.tensors, walk.hints, mixed_nodes(traits)),

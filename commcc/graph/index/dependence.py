@@ -42,10 +42,10 @@ def order_edges(
     launches: dict[int, Launch],
     writes: dict[int, tuple[int, ...]],
     sends: dict[int, tuple[int, ...]],
-) -> tuple[tuple[tuple[int, ...], ...], dict[int, int]]:
-    """For every node, the nodes that must precede it for a reason other than data, sorted; and by node the one
-    among them that is there only to keep host syncs in their order. sends: operands that the host copies to a device
-    without waiting, by node.
+) -> tuple[tuple[tuple[int, ...], ...], dict[int, tuple[int, ...]]]:
+    """For every node, the nodes that must precede it for a reason other than data, sorted; and by node those
+    among them that are there only to keep host syncs in their order, and reads behind them. sends: operands that the
+    host copies to a device without waiting, by node.
     """
     edges: Edges = defaultdict(set)
     # What an op of which nothing is known is given may be in one storage afterwards, as after ``set_``.
@@ -53,14 +53,15 @@ def order_edges(
     joined = [tuple(s for pred in data_preds[i] for s in storages[pred]) for i in unknown]
     _mutation_edges(edges, data_preds, united(storages, joined) if joined else storages, launches, writes)
     _landing_edges(edges, data_preds, storages, launches)
-    _arrival_edges(edges, data_preds, storages, traits, writes, sends)
+    arrived = _arrivals(edges, data_preds, storages, traits, writes, sends)
     _chain(edges, (i for i, t in enumerate(traits) if t.random))
     _chain(edges, (i for i, t in enumerate(traits) if t.effect and not t.host_sync))
     _barrier_edges(edges, data_preds, [i for i, t in enumerate(traits) if t.barrier])
-    loose: dict[int, int] = {}
-    for before, node in pairwise(i for i, t in enumerate(traits) if t.effect):
+    loose: dict[int, tuple[int, ...]] = {}
+    synced = [(node, before) for before, node in pairwise(i for i, t in enumerate(traits) if t.effect)]
+    for node, before in (*synced, *arrived):
         if before not in edges[node] and before not in data_preds[node]:
-            loose[node] = before
+            loose[node] = (*loose.get(node, ()), before)
             edges[node].add(before)
     result = tuple(tuple(sorted(edges[i] - set(preds))) if i in edges else () for i, preds in enumerate(data_preds))
     return result, loose
@@ -135,25 +136,28 @@ def _landing_edges(
             names[i] = launches[i]
 
 
-def _arrival_edges(
+def _arrivals(
     edges: Edges,
     data_preds: tuple[tuple[int, ...], ...],
     storages: tuple[tuple[int, ...], ...],
     traits: Sequence[Traits],
     writes: dict[int, tuple[int, ...]],
     sends: dict[int, tuple[int, ...]],
-) -> None:
-    """Edges from where the host waits for a copy that does not block to what reads the memory that it fills, and to
-    what writes the memory that it sends.
+) -> list[tuple[int, int]]:
+    """What reads memory that a copy fills which does not block, with where the host has waited for that copy; edges
+    from there to what writes the memory that one sends.
     """
+    reads: list[tuple[int, int]] = []
     if not sends and not any(trait.unblocked for trait in traits):
-        return
+        return reads
     filling: dict[int, str] = {}
     sending: dict[int, str] = {}
     filled: dict[int, int] = {}
     sent: dict[int, int] = {}
     for i, (preds, trait) in enumerate(zip(data_preds, traits, strict=True)):
-        edges[i].update(filled[s] for p in preds for s in storages[p] if s in filled)
+        near = {s for p in preds for s in storages[p]} if filled else set()
+        if i in writes or not storages[i] or not near.issuperset(storages[i]):  # a view reads nothing
+            reads += sorted({(i, filled[s]) for s in near if s in filled})
         edges[i].update(sent[s] for p in writes.get(i, ()) for s in storages[p] if s in sent)
         for coming, arrived in ((filling, filled), (sending, sent)) if trait.awaits else ():
             there = [s for s, device in coming.items() if any(same_device(name, device) for name in trait.awaits)]
@@ -163,6 +167,7 @@ def _arrival_edges(
         if trait.unblocked:
             filling.update({s: trait.device for at in (i, *writes.get(i, ())) for s in storages[at]})
         sending.update({s: trait.device for at in sends.get(i, ()) for s in storages[at]})
+    return reads
 
 
 def _touched(nodes: Iterable[int], storages: tuple[tuple[int, ...], ...], written: set[int]) -> set[int]:

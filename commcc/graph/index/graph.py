@@ -159,7 +159,8 @@ class GraphIndex:
     a ``getitem`` takes. merged_roles: roles that the records of merged launches name.
 
     host_copies: copies from a device to the host, True where the host does not wait for them.
-    host_order: the order edge of a node that only keeps host syncs in their order (:mod:`commcc.graph.index.host`).
+    host_order: order edges of a node that only keep host syncs in their order, and reads of what these wait for behind
+    them (:mod:`commcc.graph.index.host`).
 
     estimates: what cost and memory models need besides.
     inside: of nodes that run sub-graphs which communicate, what these are. Nothing above counts it.
@@ -200,7 +201,7 @@ class GraphIndex:
     digests: bytes = b""
     elements: dict[int, int] = field(default_factory=dict)
     host_copies: dict[int, bool] = field(default_factory=dict)
-    host_order: dict[int, int] = field(default_factory=dict)
+    host_order: dict[int, tuple[int, ...]] = field(default_factory=dict)
     merged_roles: dict[int, Role] = field(default_factory=dict)
     inside: dict[int, Inside] = field(default_factory=dict)
 
@@ -242,7 +243,7 @@ class GraphIndex:
     def needs(self, node: int) -> tuple[int, ...]:
         """What must come before ``node`` for values to stay the same: :meth:`preds` without ``host_order``."""
         kept = self.host_order.get(node)
-        return self.preds(node) if kept is None else tuple(p for p in self.preds(node) if p != kept)
+        return self.preds(node) if kept is None else tuple(p for p in self.preds(node) if p not in kept)
 
     def awaited(self, node: int) -> int:
         """What a wait is for: its launch, or the input that is in flight; any other node itself."""

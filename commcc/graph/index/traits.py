@@ -31,8 +31,9 @@ class Traits:
     its place among those that draw random numbers. barrier: nothing moves across it. cast: a key equal for casts of
     the same kind, None when the node is no cast. host_copy: copies from a device to the host; unblocked: and the host
     does not wait for it; sends: operands that the host copies to a device without waiting. device: the other end of a
-    copy from or to the host. awaits: devices whose copies have arrived behind it. opaque: does, or may do, more than its
-    arguments and writes tell (random numbers, effects and barriers among them). shares: a result may be in the storage of any operand.
+    copy from or to the host. awaits: devices whose copies have arrived behind it. opaque: does, or may do, more than
+    its arguments and writes tell (random numbers, effects and barriers among them). shares: a result may be in the
+    storage of any operand.
     """
 
     writes: tuple[fx.Node, ...] = ()
