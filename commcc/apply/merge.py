@@ -20,6 +20,7 @@ from commcc.base.terms import Kind
 from commcc.graph import ops
 from commcc.graph.copying import copy_node
 from commcc.graph.ops.collective_table import COALESCED
+from commcc.graph.ops.operands import sources
 from commcc.graph.program import META_KEY, NodeRecord, record_of
 from commcc.planning.bucket_model import Wire
 
@@ -158,6 +159,8 @@ class Merger:
         if self.bucket.as_bytes:
             flat_val = reshaped(val, (int(val.numel()),))
             flat = self._call("aten.reshape.default", (source, [-1]), f"_flat{place}", flat_val)
+            if not is_contiguous(flat_val) or _lazy(self.old_sources[place]):  # of these, no bytes can be viewed
+                flat = self._copy(flat, f"_row{place}", self.members[place])
             count = self.wire.sent[place]
             return self._call("aten.view.dtype", (flat, torch.uint8), f"_bytes{place}", self._fake((count,)))
         return source if val.dim() == 1 else self._reshaped(place, [-1])
@@ -179,6 +182,18 @@ class Merger:
     def _fake(self, shape: Sequence[int]) -> torch.Tensor:
         """A value in the dtype that travels."""
         return fake_like(self.like, shape, torch.uint8 if self.bucket.as_bytes else None)
+
+
+def _lazy(node: fx.Node) -> bool:
+    """Whether a tensor may be conjugated or negated only when it is read, as views of complex numbers are."""
+    while True:
+        val = node.meta.get("val")
+        if ops.op_name(node.target) == "aten._neg_view" or (isinstance(val, torch.Tensor) and val.dtype.is_complex):
+            return True
+        seen = sources(node) if node.op == "call_function" else ()
+        if len(seen) != 1:
+            return bool(seen)
+        node = seen[0]
 
 
 class Caller:

@@ -20,7 +20,7 @@ A wait for what a wait has returned goes: there is nothing left to wait for.
 
 With ``views`` nodes go that show all of another tensor as it is, under the same shape and strides: detach, alias, and
 views that change nothing. What the graph returns stays, and so does what belongs to a chunk or shows a collective that
-is in flight.
+is in flight, and in exported programs, which may yet be trained, what keeps a gradient from its operand.
 
 Limits: constants and process groups that nobody refers to any more stay in the program.
 """
@@ -36,7 +36,7 @@ from commcc.base.reasons import Reason
 from commcc.base.record import left_out
 from commcc.graph.annotations import REGION
 from commcc.graph.ops.collective_table import WAIT
-from commcc.graph.ops.views import SHOWING
+from commcc.graph.ops.views import DETACH, SHOWING
 from commcc.passes.base import Pass, PlanContext
 from commcc.passes.options import to_text
 from commcc.plan import Dead, PassReport, Plan, Removal, Same
@@ -169,8 +169,9 @@ def _same(program: Program, index: GraphIndex) -> Iterator[Same]:
 
     nodes = list(program.graph.nodes)
     returned = set(index.output_slots)
+    kept = {DETACH} if program.carrier is not None else set()
     for node, op in enumerate(index.ops):
-        shows = nodes[node].args[:1] if op in SHOWING and node not in returned and node not in index.held else ()
+        shows = nodes[node].args[:1] if op in SHOWING - kept and node not in returned and node not in index.held else ()
         source = index.position.get(getattr(shows[0], "name", "")) if shows else None
         # A view of a launch is a view of what is not there yet.
         if source is None or source in index.launches or index.storages[node] != index.storages[source]:

@@ -138,7 +138,25 @@ def content_hash(tensor: torch.Tensor) -> str | None:
     if isinstance(tensor, FakeTensor) or not is_plain(tensor):
         stored = getattr(tensor, HASH, None)
         return stored if isinstance(stored, str) else None
-    digest = hashlib.sha256(f"{tensor.dtype} {tuple(tensor.shape)} ".encode())
+    return _digest(f"{tensor.dtype} {tuple(tensor.shape)} ", tensor)
+
+
+def surroundings_hash(tensor: torch.Tensor) -> str | None:
+    """SHA-256 of all of a storage and where the tensor begins in it; None where there is nothing else in it, or nothing
+    known.
+    """
+    if isinstance(tensor, FakeTensor) or not is_plain(tensor):
+        return None
+    storage = tensor.untyped_storage()
+    if storage.nbytes() <= tensor.numel() * tensor.itemsize:
+        return None
+    with _disable_current_modes():
+        whole = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
+    return _digest(f"{tensor.storage_offset()} ", whole)
+
+
+def _digest(head: str, tensor: torch.Tensor) -> str:
+    digest = hashlib.sha256(head.encode())
     if tensor.numel():
         with _disable_current_modes():  # a backend may ask while PyTorch traces
             raw = element_bytes(tensor.cpu()).numpy()

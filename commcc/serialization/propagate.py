@@ -35,7 +35,10 @@ if TYPE_CHECKING:
 
     from commcc.graph.program import Program
 
-_LOGGERS = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")
+_LOGGERS = (
+    "torch._subclasses.fake_tensor",
+    *("torch.fx.experimental.symbolic_shapes", "torch.fx.experimental.recording"),
+)
 _MOST_NOTES = 20
 _DEEPEST = 16
 _MOST_ITEMS = 4096

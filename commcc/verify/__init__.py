@@ -114,7 +114,7 @@ def _compare(before: Program, after: Program, report: Report) -> None:
         known = {(event.rule, event.node, event.text) for event in old.events}
         new.events[:] = [event for event in new.events if (event.rule, event.node, event.text) not in known]
         _compare_events(Pair(apart, old, new, report, {}, {}, {}))
-    after, traced = whole, before
+    after, traced, exported = whole, before, before.carrier is not None
     before, after = unfolded(before), unfolded(after)
     before, held = without_edges(before)
     after, holds = without_edges(after)
@@ -144,6 +144,8 @@ def _compare(before: Program, after: Program, report: Report) -> None:
         table.same.update(pair.same)
     else:
         report.gap("value", "", f"elements in other orders of writing them down, one after another, {ROUNDS} deep")
+    if exported:
+        boundary.compare_detached(pair)
     report.absorb(pair.report)
 
 

@@ -146,6 +146,16 @@ def compare_constants(pair: Pair) -> None:
                 pair.report.differs("mutation", name, "this constant is written in one of the graphs only")
 
 
+def compare_detached(pair: Pair) -> None:
+    """An exported program may yet be trained: what keeps gradients from a tensor does so in both graphs."""
+    old, new = pair.before.detached, pair.after.detached
+    for content in dict.fromkeys((*old, *new)):
+        if (content in old) != (content in new):
+            side, node = ("AFTER", old[content]) if content in old else ("BEFORE", new[content])
+            text = f"'{node}' keeps gradients from its operand, which {side} does not; training may give others"
+            pair.report.gap("value", new.get(content, ""), text)
+
+
 # Outputs
 
 

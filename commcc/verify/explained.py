@@ -17,6 +17,7 @@ from commcc.base.terms import Kind
 from commcc.graph.ops import facts
 from commcc.graph.ops.arithmetic import COMPARISONS, ON_SIZES
 from commcc.graph.ops.sizes import EXTENTS, RANGES
+from commcc.graph.ops.views import DETACH
 from commcc.verify.contents import (
     BROADCAST,
     CAST,
@@ -354,6 +355,8 @@ class Explainer(State):
         self.check(node, result, val)
         if formed.alias == COPY:
             self.trace.copies += 1
+        elif path == f"{DETACH}.default":
+            self.trace.detached.setdefault(result.content, node.name)
         elif path == "aten.lift.default":
             self.memory.storages[result.root].lifted = True
         if converts(path):

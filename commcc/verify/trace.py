@@ -22,7 +22,7 @@ from torch import fx
 
 from commcc.graph.ops import ALL, facts, is_getitem
 from commcc.serialization.fake_ops import Evaluator, UnknownValue
-from commcc.serialization.propagate import context_of
+from commcc.serialization.propagate import context_of, quiet
 from commcc.verify.hidden import Hidden
 from commcc.verify.host import HostCopies
 from commcc.verify.memory import EARLY, Memory
@@ -100,7 +100,8 @@ class Trace:
     converted, by source; workers: the first node that did it. random, effects: term and node, in order.
     bare: the same of launches that bring no element.
     constants: what ``get_attr`` nodes read, by name.
-    hidden: memory of values without a shape, by term. writers: the node that made each version.
+    hidden: memory of values without a shape, by term. detached: contents that no gradient passes through, and the first
+    node that sees to it. writers: the node that made each version.
     rows: rank in each group as gathers in place take it to be, and the first that does. idle: waits for nothing.
     alone: groups that are taken to be of one rank, and the first launch that does.
     doubts: why what is written or read may be something else, and the first node that this is about.
@@ -132,6 +133,7 @@ class Trace:
     doubts: dict[str, str] = field(default_factory=dict)
     constants: dict[str, Value] = field(default_factory=dict)
     hidden: dict[int, Tensor] = field(default_factory=dict)
+    detached: dict[int, str] = field(default_factory=dict)
     live: set[str] = field(default_factory=set)
     read: set[int] = field(default_factory=set)
     copies: int = 0
@@ -383,7 +385,8 @@ class State:
         if self._evaluator is None:
             self._evaluator = Evaluator(context_of(node.graph))
         args, kwargs = fx.node.map_arg((node.args, node.kwargs), self._stand_in)
-        return self._evaluator.run(node.target, args, kwargs)
+        with quiet():
+            return self._evaluator.run(node.target, args, kwargs)
 
     def _stand_in(self, operand: fx.Node) -> Any:
         value, val = self.env[operand], operand.meta.get("val")

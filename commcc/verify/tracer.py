@@ -31,7 +31,7 @@ from commcc.graph.ops.arithmetic import ON_SIZES
 from commcc.graph.ops.constants import COPIES
 from commcc.graph.ops.operands import handed_group
 from commcc.graph.ops.sizes import EXTENTS
-from commcc.serialization.attributes import content_hash, find, is_plain
+from commcc.serialization.attributes import content_hash, find, is_plain, surroundings_hash
 from commcc.serialization.fake_ops import UnknownValue
 from commcc.verify.entangled import WHY, entangled
 from commcc.verify.explained import Explainer, launch, settled, wait
@@ -76,6 +76,8 @@ class Tracer(Explainer):
         self._memory_of: dict[int, tuple[str, torch.Tensor, Tensor]] = {}
         self._kept: Tensor | None = None
         self._elements: dict[tuple[Any, ...], Value] = {}
+        #: What lies around constants in their storages, where something does.
+        self._around: dict[int, str] = {}
 
     def walk(self, graph: fx.Graph, inputs: dict[str, str] | None = None) -> Trace:
         """Trace all nodes; ``inputs`` gives placeholders the names that they have in the other graph."""
@@ -307,8 +309,9 @@ class Tracer(Explainer):
             self.memory.link(tensor.root for tensor in (*results, *operands, *kept))
 
     def _surroundings(self, tensor: Tensor) -> tuple[Any, ...]:
-        place = self.memory.where(tensor)
-        return (place.content, place.shape, tensor.meta.strides, self.memory.version(tensor.root))
+        place, around = self.memory.where(tensor), self._around.get(tensor.root)
+        known = () if around is None else (around,)
+        return (place.content, place.shape, tensor.meta.strides, self.memory.version(tensor.root), *known)
 
     def _restated(self, node: fx.Node, plain: int) -> Any:
         """What an op gives for operands that are laid out in another way than in the first graph.
@@ -370,6 +373,9 @@ class Tracer(Explainer):
             if wrong:
                 self.event("value", node, f"its val says {wrong}", ("val", value.content, wrong))
             value = self._same_memory(node, value, held)
+            around = None if self.table.one_root else surroundings_hash(held)
+            if around is not None:
+                self._around[value.root] = around
         self.trace.constants[name] = value
         return value
 

@@ -34,6 +34,8 @@ PASSING = (
 )
 #: Ops of one tensor that leave its elements in their (row-major) order, whatever they do to each.
 IN_ORDER = RESHAPES | CASTS | {f"aten.{name}" for name in ("clone", "contiguous", "mul", "div", "neg")}
+#: What keeps a gradient from its operand; graphs of AOTAutograd, which have no gradients to come, have it as a view.
+DETACH = "aten.detach"
 #: Views that may show all of their argument as it is.
 SHOWING = RESHAPES | {f"aten.{name}" for name in ("detach", "alias", "slice", "squeeze", "permute", "t")}
 

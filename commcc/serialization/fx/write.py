@@ -33,7 +33,8 @@ from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 from commcc.base.errors import InputError, OutputError
-from commcc.serialization.attributes import find, subclass_note, unknown_note
+from commcc.graph.program import Note
+from commcc.serialization.attributes import find, is_plain, subclass_note, unknown_note
 from commcc.serialization.fx.commcc_comments import (
     AT,
     WHERE,
@@ -65,7 +66,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from commcc.base.terms import Json
-    from commcc.graph.program import Note, Program
+    from commcc.graph.program import Program
 
 _CLASS_NAME = re.compile(r"[^\s()#]{1,100}")
 _PLAIN_TENSORS = (torch.Tensor, FakeTensor, nn.Parameter)
@@ -133,6 +134,15 @@ class WrittenParts:
     notes: list[Note] = field(default_factory=list)
     lost: dict[str, list[str]] = field(default_factory=dict)
     wrapped: dict[str, list[str]] = field(default_factory=dict)
+    owners: dict[int, str] = field(default_factory=dict)
+
+    def note_memory(self, path: str, value: torch.Tensor) -> None:
+        """A note where a constant shares memory with another one: each is written with its own."""
+        if not is_plain(value) or not value.numel():
+            return
+        first = self.owners.setdefault(value.untyped_storage().data_ptr(), path)
+        if first != path:
+            self.notes.append(Note(f"constants {first} and {path} share memory, which a text does not say"))
 
     def all_notes(self) -> Iterator[Note]:
         """What could not be written."""
@@ -273,6 +283,7 @@ class GraphWriter:
                 out += GraphWriter(value.graph, value, self.parts, f"{self.path}{path}.").lines(path, indent)
                 continue
             if isinstance(value, torch.Tensor) and value.layout is torch.strided:
+                self.parts.note_memory(self.path + path, value)
                 body = encode_constant(value, self.parts.sizes.text)
                 self.parts.constants.append(constant_line(self.path + path, body))
             if not isinstance(value, torch.Tensor) or not has_value(value):

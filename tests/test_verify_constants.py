@@ -1,0 +1,72 @@
+"""Constants that are part of a larger storage, or share one, and detached tensors of exported programs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from commcc.passes.options import parse_pipeline
+from commcc.run.pipeline import run
+from commcc.serialization import load, save
+from commcc.verify import verify
+from tests.verify_graphs import Graph, aten
+
+
+def reading(constant: torch.Tensor, *, around: bool):
+    """A graph that reads a constant, or four elements from where its storage begins."""
+    g = Graph()
+    x, c = g.input("x", 4), g.attribute("c", constant)
+    g.root.c = constant
+    if around:
+        c = g(aten.as_strided.default, c, [4], [1], 0, val=c.meta["val"])
+    return g.program(g(aten.mul.Tensor, x, c))
+
+
+def test_what_lies_around_a_constant_counts_where_it_is_read():
+    first, other = torch.arange(8.0), torch.tensor([9.0, 9, 2, 3, 4, 5, 6, 7])
+    assert verify(reading(first[2:6], around=False), reading(other[2:6], around=False)).status == "proved"
+    assert verify(reading(first[2:6], around=True), reading(other[2:6], around=True)).status != "proved"
+    assert verify(reading(first[2:6], around=True), reading(first.clone()[2:6], around=True)).status == "proved"
+
+
+def test_a_text_holds_a_constant_without_what_lies_around_it(tmp_path):
+    program = reading(torch.arange(8.0)[2:6], around=True)
+    save(program, tmp_path / "saved.fx.txt")
+    assert verify(program, load(tmp_path / "saved.fx.txt")).status != "proved"
+
+
+def test_constants_that_share_memory_are_noted(tmp_path):
+    g = Graph()
+    whole = torch.arange(8.0)
+    x, c, d = g.input("x", 4), g.attribute("c", whole[:4]), g.attribute("d", whole[2:6])
+    program = g.program(g(aten.add.Tensor, g(aten.mul.Tensor, x, c), d))
+    assert [note.text for note in save(program, tmp_path / "saved.fx.txt")] == [
+        "constants c and d share memory, which a text does not say"
+    ]
+
+
+class Detached(torch.nn.Module):
+    def __init__(self, kept: bool) -> None:
+        super().__init__()
+        self.kept = kept
+
+    def forward(self, x):
+        return (x.detach() if self.kept else x) * x
+
+
+@pytest.fixture
+def exported(tmp_path):
+    for kept in (True, False):
+        torch.export.save(torch.export.export(Detached(kept), (torch.randn(4),)), tmp_path / f"{kept}.pt2")
+    return {kept: load(tmp_path / f"{kept}.pt2") for kept in (True, False)}
+
+
+def test_an_exported_program_without_a_detach_gives_other_gradients(exported):
+    for kept in (True, False):
+        assert verify(exported[kept], exported[kept]).status == "proved"
+        assert verify(exported[kept], exported[not kept]).status == "unproved"
+
+
+def test_cleanup_leaves_detached_tensors_of_exported_programs(exported):
+    result = run(exported[True], parse_pipeline("cleanup{views=true}"))
+    assert any(node.target is aten.detach.default for node in result.program.graph.nodes)
