@@ -61,17 +61,6 @@ WRONG = {
         [0, 1, 3, 2],
         "r,",
     ),
-    "values of a sparse tensor": (
-        TYPED,
-        [
-            "s = aten.to_sparse.default(x)",
-            "v = aten._values.default(s)",
-            "w = aten.mul_.Tensor(v, 2.0)",
-            f'r: "{F}" = aten.to_dense.default(s)',
-        ],
-        [0, 1, 3, 2],
-        "r,",
-    ),
     "element written": (LISTED, [f'e: "{F}" = inputs[0]', "w = aten.add_.Tensor(e, y)"], [0], "y,"),
     "element written with another one": (
         LISTED,

@@ -64,12 +64,7 @@ def launch(state: State, node: fx.Node, fact: CollectiveOp, groups: Mapping[str,
 
     groups: process groups that stand for another one.
     """
-    arguments = state.arguments(node)
-    group = arguments.get("group_name")
-    if isinstance(group, str):
-        arguments["group_name"] = groups.get(group, group)
-    if isinstance(arguments.get("reduce_op"), str):
-        arguments["reduce_op"] = arguments["reduce_op"].lower()
+    arguments = _named_alike(state.arguments(node), groups)
     table, trace = state.table, state.trace
     inputs = tensors_in(arguments.get(fact.tensor))
     outs = tensors_in(arguments.get(fact.out)) if fact.out is not None else []
@@ -85,10 +80,7 @@ def launch(state: State, node: fx.Node, fact: CollectiveOp, groups: Mapping[str,
     if why:
         table.undecided.setdefault(term, why)
     for tensor, out in zip(inputs, outs, strict=False):
-        _check_target(state, node, out)
-        part = {Kind.ALL_GATHER: (tensor, out), Kind.REDUCE_SCATTER: (out, tensor)}.get(fact.kind)
-        if part is not None and tensor.root == out.root and state.memory.apart(*part) is not None:
-            _in_place(state, node, part, str(arguments.get("group_name")))
+        _check_target(state, node, fact, tensor, out, str(arguments.get("group_name")))
     state.write(node, term, outs, tuple(content for content, _ in outputs))
     if outputs:
         value = _explained(state, node, fact, outputs, outs, alone=alone)
@@ -122,6 +114,13 @@ def launch(state: State, node: fx.Node, fact: CollectiveOp, groups: Mapping[str,
     )
     _take_off(state, node, value, inputs)
     return value
+
+
+def _named_alike(arguments: dict[str, Any], groups: Mapping[str, str]) -> dict[str, Any]:
+    """Arguments with the group that its own stands for, and the reduction in small letters."""
+    group, how = arguments.get("group_name"), arguments.get("reduce_op")
+    named = {"group_name": groups.get(group, group)} if isinstance(group, str) else {}
+    return {**arguments, **named, **({"reduce_op": how.lower()} if isinstance(how, str) else {})}
 
 
 def _described(
@@ -218,8 +217,13 @@ def _explained(
     return tuple(results) if fact.coalesced else results[0]
 
 
-def _check_target(state: State, node: fx.Node, out: Tensor) -> None:
-    """What a collective writes into has no holes: kernels write one piece of memory, or complain."""
+def _check_target(state: State, node: fx.Node, fact: CollectiveOp, tensor: Tensor, out: Tensor, group: str) -> None:
+    """What a collective writes into has no holes: kernels write one piece of memory, or complain. If it is in what the
+    collective reads, it is the row of its rank.
+    """
+    part = {Kind.ALL_GATHER: (tensor, out), Kind.REDUCE_SCATTER: (out, tensor)}.get(fact.kind)
+    if part is not None and tensor.root == out.root and state.memory.apart(*part) is not None:
+        _in_place(state, node, part, group)
     shape, strides = out.shape, out.meta.strides
     if shape is None or strides is None or not is_dense(shape, strides):
         doubt = "how it lies in memory is not known" if shape is None or strides is None else ""

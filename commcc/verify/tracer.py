@@ -335,6 +335,8 @@ class Tracer(Explainer):
         ]
         if len(owners) == 1 and len(fact.views) == 1 and isinstance(arguments.get(fact.views[0]), tuple):
             owners = [[owner] for owner in owners[0]]  # a list of results, each in the storage of its own argument
+            if val is None and fact.writes == fact.views:
+                return tuple([self._written_part(node, term, at, owner) for at, (owner,) in enumerate(owners)])
         unseen = self.hidden.found_in(arguments.get(name) for name in _named(arguments, *fact.bases, fact.views))
         if unseen:
             owners = [[*tensors, *self.hidden.reached_from(unseen)] for tensors in owners]
@@ -353,6 +355,14 @@ class Tracer(Explainer):
             if name is not None and name not in fact.writes and fact.writes != ALL:
                 result.via = (node, arguments, index, name)
         return value
+
+    def _written_part(self, node: fx.Node, term: int, at: int, owner: Tensor) -> Tensor:
+        """One of several tensors that an op writes and hands on."""
+        content = self.table.intern(("array", self.table.intern(("out", term, at))))
+        self.table.describe(content, owner.meta)
+        part = self.tensor(content, owner.meta, node, owner)
+        part.may_copy = owner.may_copy
+        return part
 
     # Attributes
 

@@ -88,6 +88,15 @@ class _Walk:
                 raise GraphError("a node is held back by one that comes after it", hint="the graph is not in order")
         return tuple(edges)
 
+    def sends(self) -> dict[int, tuple[int, ...]]:
+        """Operands that the host copies to a device without waiting, by node."""
+        return {i: _numbers(trait.sends, self.number) for i, trait in enumerate(self.traits) if trait.sends}
+
+    def without_control(self, host_order: dict[int, tuple[int, ...]]) -> dict[int, tuple[int, ...]]:
+        """Edges that only keep host syncs in their order, without those that control edges ask for too."""
+        loose = {i: tuple(b for b in before if b not in self.control.get(i, ())) for i, before in host_order.items()}
+        return {i: before for i, before in loose.items() if before}
+
 
 def build(program: Program, given: Mapping[str, int], outside: Outside | None = None) -> GraphIndex:
     """Index ``program``; see :mod:`commcc.graph.index`."""
@@ -98,8 +107,7 @@ def build(program: Program, given: Mapping[str, int], outside: Outside | None = 
     _check_waits(nodes, {*wait_of, *begun})
     writes = _writes(traits, number, begun)
     outputs, output_descriptors = _outputs(nodes, number)
-    sends = {i: _numbers(trait.sends, number) for i, trait in enumerate(traits) if trait.sends}
-    order_preds, host_order = order_edges(walk.data_preds, walk.storages, traits, launches, writes, sends)
+    order_preds, host_order = order_edges(walk.data_preds, walk.storages, traits, launches, writes, walk.sends())
     fingerprint, digests = _fingerprint(nodes, walk.op_names, walk.tensors, walk.control)
     fenced = {node: i for i, node in enumerate(nodes) if traits[i].barrier}
     inside = {i: _inside(node, program, given) for node, i in fenced.items() if launches_inside(node, program.root)}
@@ -128,11 +136,7 @@ def build(program: Program, given: Mapping[str, int], outside: Outside | None = 
         barriers=tuple(fenced.values()),
         host_syncs=frozenset(i for i, t in enumerate(traits) if t.host_sync),
         host_copies={i: t.unblocked for i, t in enumerate(traits) if t.host_copy},
-        host_order={
-            i: loose
-            for i, before in host_order.items()
-            if (loose := tuple(b for b in before if b not in walk.control.get(i, ())))
-        },
+        host_order=walk.without_control(host_order),
         groups=_groups(program, launches),
         estimates=in_step(
             estimate(nodes, number, walk.storages, walk.tensors, walk.hints, mixed_nodes(traits)),
