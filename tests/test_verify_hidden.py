@@ -44,6 +44,26 @@ WRONG = {
         [0, 2, 1],
         "r,",
     ),
+    "gathered into a value without a shape": (
+        PLAIN,
+        [
+            "g = c10d.all_gather_into_tensor_out.default(x, 2, '0', out = y)",
+            "v = c10d.wait_tensor.default(g)",
+            "r = aten.relu.default(y)",
+        ],
+        [0, 2, 1],
+        "r,",
+    ),
+    "gathered, and written before": (
+        PLAIN,
+        [
+            "w = aten.zero_.default(y)",
+            "g = c10d.all_gather_into_tensor_out.default(x, 2, '0', out = y)",
+            "v = c10d.wait_tensor.default(g)",
+        ],
+        [1, 2, 0],
+        "v,",
+    ),
     "part of a foreign result": (
         TYPED,
         ["d = ops.foreign_library.make.default(x)", "w = aten.add_.Tensor(d, 1)", f'r: "{F}" = aten.relu.default(x)'],
@@ -113,6 +133,17 @@ RIGHT = {
             f'f: "{F}" = inputs[1]',
             "w = aten.add_.Tensor(e, 1)",
             f'r: "{F}" = aten.relu.default(f)',
+        ],
+        [1, 3, 0, 2],
+        "r,",
+    ),
+    "results of known ops apart": (
+        PLAIN,
+        [
+            "a = aten.relu.default(x)",
+            "b = aten.relu.default(y)",
+            "w = aten.add_.Tensor(a, 1)",
+            "r = aten.neg.default(b)",
         ],
         [1, 3, 0, 2],
         "r,",

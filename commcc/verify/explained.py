@@ -86,9 +86,10 @@ def launch(state: State, node: fx.Node, fact: CollectiveOp, groups: Mapping[str,
         value = _explained(state, node, fact, outputs, outs, alone=alone)
     else:
         value = state.result(node, node.meta.get("val"), term, tuple(outs))
-    if unseen:
-        reached = state.hidden.reached_from(unseen)
-        value, inputs = _of_unseen(state, node, fact, value, term, reached), [*inputs, *reached]
+    if unseen or isinstance(value, Opaque):
+        inputs = [*inputs, *state.hidden.reached_from(unseen)]
+        into = state.hidden.reached_from(state.hidden.found_in((arguments.get(fact.out or ""),)))
+        value = _of_unseen(state, node, fact, value, term, outs or into)
     trace.launches += 1
     if outputs and not alone and all(meta.shape is not None and product(meta.shape) == 0 for _, meta in outputs):
         trace.bare.append((term, node.name))  # no element tells what was launched, and on which group
@@ -259,20 +260,18 @@ def _run(state: State, tensor: Tensor) -> Run:
     return runs[0]
 
 
-def _of_unseen(
-    state: State, node: fx.Node, fact: CollectiveOp, value: Value, term: int, reached: list[Tensor]
-) -> Value:
+def _of_unseen(state: State, node: fx.Node, fact: CollectiveOp, value: Value, term: int, into: list[Tensor]) -> Value:
     """The result of a launch that sends, or writes into, values without a shape: a tensor where it has one result.
 
-    Where it may be one of these values, or several, nothing crosses the launch, or its wait.
+    Where it is one of these values, or several, nothing crosses the launch, or its wait. into: what it writes.
     """
-    in_place = bool(facts(node.target).writing)
+    base = into[0] if into and facts(node.target).writing else None
     if isinstance(value, Opaque) and not fact.coalesced:
-        content = state.table.intern(("array", term))
-        value = state.tensor(content, UNKNOWN, node, reached[0] if in_place else None)
-    if in_place:
-        state.write(node, term, reached)
-    if in_place or isinstance(value, Opaque):
+        value = state.tensor(state.table.intern(("array", term)), UNKNOWN, node, base)
+    hidden = base is not None and state.hidden.has(base)
+    if hidden:
+        state.write(node, term, into)
+    if hidden or isinstance(value, Opaque):
         state.trace.barriers.append(node.name)
     return value
 

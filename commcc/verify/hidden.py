@@ -6,9 +6,10 @@
         n: "f32[4]" = inputs[0]
         add_(x, n)
 
-Each input of that kind, and each element of a list of inputs, is in memory of its own, as inputs are. All that ops give
-without a shape counts as one storage, which may be any that the op was handed. Who writes to one such value may write
-to all that it may hold, and what is made of it is another term once something was written there.
+Each input of that kind, and each element of a list of inputs, is in memory of its own, as inputs are. So is what an op
+gives without a shape, unless it may be a view, or the op is not known: then it may be in any storage that the op was
+handed. Who writes to one such value may write to all that it may hold, and what is made of it is another term once
+something was written there.
 
 Limits: inputs are taken not to share memory. An element whose place is counted from the end of a list may be any.
 """
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
 #: Terms of these kinds may be tensors or hold some; others are sub-graphs, constants and objects.
 _MAY_HOLD = frozenset({"input", "out", "op", "call", "draw"})
-_GIVEN = -1
 _DOUBT = "which values without a shape share memory"
 
 
@@ -39,6 +39,7 @@ class Hidden:
         self._table, self._memory = table, memory
         self._places: dict[int, Tensor] = {}
         self._elements: dict[int, list[Tensor | Opaque]] = {}
+        self._views: set[int] = set()
 
     def found_in(self, values: Iterable[Any]) -> list[Opaque]:
         """What may hold tensors without a shape, among arguments."""
@@ -63,6 +64,7 @@ class Hidden:
 
     def join(self, value: Opaque, tensors: Iterable[Tensor]) -> None:
         """A value may be in the storage of any of these."""
+        self._views.add(value.term)
         self._memory.link(tensor.root for tensor in (self._place_of(value), *tensors))
 
     def has(self, tensor: Tensor) -> bool:
@@ -70,18 +72,12 @@ class Hidden:
         return any(place.root == tensor.root for place in self._places.values())
 
     def keep(self, of: Opaque, index: int, element: Tensor | Opaque) -> None:
-        """An element of a list of inputs, at this place from the front; counted from the end it may be any."""
-        row = self._elements.setdefault(of.term, [])
-        row.append(element)
-        if index < 0:
+        """One of several values, at this place from the front; counted from the end it may be any of them."""
+        self._elements.setdefault(of.term, []).append(element)
+        if isinstance(element, Opaque) and of.term in self._views:
+            self._views.add(element.term)
+        if index < 0 or of.term in self._views:
             self._memory.link(tensor.root for tensor in self.reached_from((of,)))
-
-    def is_input(self, value: Opaque) -> bool:
-        """Whether it is an input, or an element of one."""
-        key = self._table.keys[value.term]
-        while key[0] == "out":
-            key = self._table.keys[key[1]]
-        return bool(key[0] == "input")
 
     @property
     def stays(self) -> dict[int, Tensor]:
@@ -90,11 +86,12 @@ class Hidden:
         return {tensor.content: tensor for tensor in (*self._places.values(), *elements)}
 
     def _place_of(self, value: Opaque) -> Tensor:
-        term = value.term if self.is_input(value) else _GIVEN
-        if term not in self._places:
-            self._places[term] = self._memory.allocate(self._table.intern(("hidden", term)), UNKNOWN)
-            self._places[term].may_copy = True
-        return self._places[term]
+        place = self._places.get(value.term)
+        if place is None:
+            place = self._memory.allocate(self._table.intern(("hidden", value.term)), UNKNOWN)
+            place.may_copy = True
+            self._places[value.term] = place
+        return place
 
 
 def opaque_in(values: Iterable[Any]) -> list[Opaque]:

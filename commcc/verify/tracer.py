@@ -202,7 +202,7 @@ class Tracer(Explainer):
         self._elements[key] = value
         if isinstance(value, Tensor):
             value.may_copy = value.base is not None
-        if isinstance(value, (Tensor, Opaque)) and value.base is None and self.hidden.is_input(source):
+        if isinstance(value, (Tensor, Opaque)) and value.base is None:
             self.hidden.keep(source, index, value)
         return value
 
