@@ -313,6 +313,9 @@ def wait(state: State, node: fx.Node) -> Value | None:
         for tensor in flight.inputs if flight.waits_left <= 0 else ():
             reading = state.memory.storages[tensor.root].reading
             reading[:] = [use for use in reading if use[0] is not flight]
+            for other, _, doubt in state.memory.users(tensor, reading=False):
+                text = f"launch '{flight.node}', which is waited for here, sends what '{other.node}' still fills"
+                state.event("wait", node, text, ("sent", flight.key, other.key), doubt)
     now = state.memory.current(value)
     result = state.tensor(now.content, now.meta, node, now)
     result.may_copy = now.may_copy
