@@ -28,7 +28,6 @@ from commcc.graph import ops
 from commcc.graph.ops.constants import STRIDED
 from commcc.graph.ops.sizes import DIMENSIONS, PARTS
 from commcc.graph.ops.views import EXPAND, RESHAPES
-from commcc.verify.contents import widens
 from commcc.verify.reshaping import to_host
 from commcc.verify.terms import bind
 
@@ -238,13 +237,6 @@ def dtype_of(node: fx.Node) -> Any:
 CHOSEN = "chosen "
 #: Dtypes that hold the number of any expert, and of its rows.
 EXACT = frozenset({torch.int32, torch.int64, torch.float32, torch.float64})
-
-
-def check_exact(source: fx.Node, result: fx.Node) -> None:
-    """Parts of a sum that are rounded, to whole numbers for one, are no parts of the sum that is rounded."""
-    whole = not any(dtype is None or dtype.is_floating_point for dtype in (dtype_of(source), dtype_of(result)))
-    if not whole and not widens(dtype_of(source), dtype_of(result)):
-        raise Mixed("a sum over tokens is rounded")
 
 
 def head_of(kind: Total) -> str:

@@ -226,8 +226,8 @@ class Pieces(RowViews):
 
     def _stack(self, node: fx.Node, a: dict[str, Any]) -> Kind:
         if self._all_sums(a["tensors"]):
-            sums = [self.of(tensor) for tensor in a["tensors"]]
-            return Total(("stack", *(kind.what for kind in sums)) if a.get("dim", 0) == 0 else ())  # type: ignore[union-attr]
+            known = [self.of(tensor).what for tensor in a["tensors"]]  # type: ignore[union-attr]
+            return Total(("stack", *known) if a.get("dim", 0) == 0 and all(known) else ())
         parts = [self.rows_in(tensor) for tensor in a["tensors"]]
         if any((p.order, p.dim) != (parts[0].order, parts[0].dim) for p in parts):
             raise Mixed("rows meet rows in another order")

@@ -54,6 +54,7 @@ from commcc.verify.clones import (
     shape_of,
     static,
 )
+from commcc.verify.contents import adds_up, is_whole
 from commcc.verify.pieces import Pieces, counts_experts, counts_up, listed
 from commcc.verify.rows import SEGMENTS
 from commcc.verify.terms import bind
@@ -452,8 +453,12 @@ class Dispatch(Pieces):
 
     def _accumulate(self, node: fx.Node, a: dict[str, Any]) -> Kind:
         """What a sum over tokens is added to, chunk after chunk."""
-        if self.of(a["self"]) is not None or not isinstance(self.of(a["other"]), Total):
+        added = self.of(a["other"])
+        if self.of(a["self"]) is not None or not isinstance(added, Total):
             raise Mixed("a write to something else than a running sum")
+        old, new = (dtype_of(a[name]) for name in ("other", "self"))
+        if is_whole(old) and not (adds_up(old, new) or (added.what and {old, new} <= EXACT)):
+            raise Mixed("a sum over tokens may have wrapped around before it is added to another one")
         return ()
 
 

@@ -14,7 +14,7 @@ from commcc.base.errors import InputError
 from commcc.base.text import plural
 from commcc.ep.chunk.body import draft_of
 from commcc.ep.chunk.grid import infer, parts
-from commcc.ep.chunk.leaving import JOINT, kept_whole, leaving
+from commcc.ep.chunk.leaving import JOINT, check_widened, kept_whole, leaving
 from commcc.ep.chunk.outside import counted_outside
 from commcc.ep.chunk.refuse import Refused, described, named, refuse, shape_text
 from commcc.ep.chunk.region import Trial
@@ -205,6 +205,7 @@ def _settled(view: View, trial: Trial, drafts: list[Draft], sizes: tuple[int, ..
     for draft in drafts:
         draft.body = [node for node in draft.body if node in members]
     _check_buffers(view, trial, members)
+    check_widened(view, trial, members)
     # Activations from outside that a body still reads.
     read = {draft.backward: {p for node in draft.body for p in view.index.data_preds[node]} for draft in drafts}
     regions = [
