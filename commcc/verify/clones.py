@@ -117,7 +117,9 @@ class Number:
 
 @dataclass(frozen=True)
 class Claim:
-    """The whole is true where it is true of every chunk: only assertions may read it."""
+    """The whole is true where it is true of every chunk, or of some: nothing but assertions may come of it."""
+
+    some: bool = False
 
 
 Kind: TypeAlias = Union[Rows, Total, Indices, Column, Inverse, Places, Number, Claim, "tuple[Any, ...]"]

@@ -15,11 +15,11 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from commcc.graph.ops import op_name
-from commcc.graph.ops.row_wise import COUNTED, REPEATED, ROW_RULES, RowRule
+from commcc.graph.ops.filled import counts_to
+from commcc.graph.ops.row_wise import REPEATED, ROW_RULES, RowRule
 from commcc.verify.clones import Claim, Indices, Kind, Mixed, Number, Order, Rows, Total, length, shape_of
 from commcc.verify.row_views import RowViews
 from commcc.verify.rows import SEGMENTS
-from commcc.verify.terms import bind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -114,11 +114,7 @@ def counts_experts(node: fx.Node, order: Order) -> bool:
     _, _, bins, _, ranks, _ = order
     if op_name(node.target) != REPEATED or node.args[1:] not in (([ranks],), ((ranks,),)):
         return False
-    source = node.all_input_nodes[0]
-    if op_name(source.target) != COUNTED:
-        return False
-    numbers = bind(source)
-    return (numbers.get("start", 0), numbers.get("end"), numbers.get("step", 1)) == (0, bins // ranks, 1)
+    return bool(counts_to(node.all_input_nodes[0]) == bins // ranks)
 
 
 def listed(node: fx.Node) -> fx.Node:
@@ -131,8 +127,7 @@ def listed(node: fx.Node) -> fx.Node:
 
 def counts_up(node: fx.Node) -> bool:
     """Whether a table is 0, 1, 2, ..."""
-    a = bind(node) if op_name(node.target) == COUNTED else {}
-    return bool(a) and (a.get("start", 0), a.get("step", 1)) == (0, 1)
+    return counts_to(node) is not None
 
 
 class Pieces(RowViews):
