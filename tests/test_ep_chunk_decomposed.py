@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import operator
+
 import pytest
 import torch
 
+from commcc.base.errors import InputError
 from commcc.verify import verify
-from tests.chunk_graphs import aten, chunked, error
+from tests.chunk_graphs import MOE, Layers, aten, chunked, error, ops_of, plan_of
 from tests.test_ep_chunk_routes import INT, SLOTS, TOKENS, WIDTH, added, routed
 
 
@@ -75,3 +78,65 @@ def test_routes_as_inductor_has_them(count, join):
     after = chunked(before, chunks=2)
     assert verify(before, after).status == "proved"
     assert error(before, after) < 1e-12
+
+
+def asserting(check, *, loss=False):
+    """A module with what Dynamo asserts of its sizes: ``check`` of the numbers of rows that are sent."""
+    b = Layers()
+    x = b.tokens("x", TOKENS, WIDTH)
+    with b.module(MOE):
+        route = b.dispatch(x)
+        b.call(aten._assert_scalar.default, check(b, route), "Runtime assertion failed")
+        y = b.combine(b.call(aten.mul.Tensor, route.rows, 2.0), route)
+        if loss:
+            mean = b.call(aten.mean.dim, x, [0])
+            y = b.call(aten.add.Tensor, y, b.call(aten.sum.default, b.call(aten.mul.Tensor, mean, mean)))
+    return b.done([y])
+
+
+def at_most(b, route, most=TOKENS):
+    return b.call(operator.le, route.sent[0], most)
+
+
+def all_sent(b, route):
+    return b.call(operator.eq, b.call(torch.sym_sum, tuple(route.sent)), TOKENS)
+
+
+def all_added(b, route):
+    return b.call(operator.eq, b.call(operator.add, *route.sent), TOKENS)
+
+
+@pytest.mark.parametrize("loss", [False, True])
+@pytest.mark.parametrize("check", [at_most, all_sent, all_added])
+def test_what_is_asserted_of_all_rows_is_asserted_of_those_of_a_chunk(check, loss):
+    before = asserting(check, loss=loss)
+    after = chunked(before, chunks=3)
+    assert [node.args[1] for node in ops_of(after, "_operator.eq")] in ([], [2, 2, 4])
+    assert verify(before, after).status == "proved"
+    assert error(before, after) < 1e-12
+
+
+def test_an_assertion_that_not_every_chunk_keeps_is_not_proved():
+    few = asserting(lambda b, route: at_most(b, route, TOKENS - 1))
+    assert verify(few, chunked(few)).status == "unproved"
+    before = asserting(all_sent)
+    after = chunked(before)
+    for node in after.graph.nodes:
+        if node.target is operator.eq:
+            node.args = (node.args[0], TOKENS)
+    assert verify(before, after).status == "unproved"
+
+
+@pytest.mark.parametrize("loss", [False, True])
+@pytest.mark.parametrize("of", ["both", "received"])
+def test_other_assertions_about_the_whole_are_refused(of, loss):
+    """That as many tokens come in as there are: of chunks it need not hold."""
+
+    def check(b, route):
+        numbers = (route.sent[0], route.received[1]) if of == "both" else route.received
+        return b.call(operator.eq, b.call(torch.sym_sum, tuple(numbers)), TOKENS)
+
+    with pytest.raises(
+        InputError, match=r"'_assert_scalar.*asserts how large the whole is.*do_not_emit_runtime_asserts"
+    ):
+        plan_of(asserting(check, loss=loss))

@@ -26,7 +26,7 @@ from torch import fx
 from commcc.base import terms
 from commcc.graph import ops
 from commcc.graph.ops.constants import STRIDED
-from commcc.graph.ops.sizes import DIMENSIONS, PARTS
+from commcc.graph.ops.sizes import COMPARED, DIMENSIONS, PARTS
 from commcc.graph.ops.views import EXPAND, RESHAPES
 from commcc.verify.reshaping import to_host
 from commcc.verify.terms import bind
@@ -401,6 +401,9 @@ class Operands:
         if name in PARTS.get(op, ()) and self._all_parts(name, old, scaled):
             return
         if name == "stride" and op in STRIDED and self._laid_out_alike():
+            return
+        if COMPARED.get(op) == name and scaled == [-1]:  # that it counts tokens, the kind of the number says
+            self.scaled[name] = scaled
             return
         there = self.module.scaled.get((self.original.name, name), scaled)
         self.scaled[name] = scaled

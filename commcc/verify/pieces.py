@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from commcc.graph.ops import op_name
 from commcc.graph.ops.filled import counts_to
 from commcc.graph.ops.row_wise import REPEATED, ROW_RULES, RowRule
-from commcc.verify.clones import Claim, Indices, Kind, Mixed, Number, Order, Rows, Total, length, shape_of
+from commcc.verify.clones import SLICED, Claim, Indices, Kind, Mixed, Number, Order, Rows, Total, length, shape_of
 from commcc.verify.row_views import RowViews
 from commcc.verify.rows import SEGMENTS
 
@@ -276,5 +276,23 @@ class Pieces(RowViews):
         """No number of rows is negative, of the whole or of a chunk; nothing else is known of both."""
         number, least = node.args
         if not isinstance(self.of(number), Number) or type(least) is not int or least > 0:
+            raise Mixed("a number of rows is looked at")
+        return Claim()
+
+    def _at_most(self, node: fx.Node, a: dict[str, Any]) -> Kind:
+        """Of so many rows no more are sent, of the whole as of a chunk; nothing else is known of both."""
+        most, counted = node.args[1], self._counted(node.args[:1])[0]
+        heads = {part[:-1] for part in counted}
+        head, *more = heads or {("",)}
+        rows = length(head[3]) if head[0] == "bin" and not more and max(counted.values()) == 1 else ("",)
+        if rows[0] != "tokens" or type(most) is not int or most < rows[1]:
+            raise Mixed("a number of rows is looked at")
+        return Claim()
+
+    def _all_of(self, node: fx.Node, a: dict[str, Any]) -> Kind:
+        """That all rows are counted is true of the whole if it is of every chunk, and of its own number of rows."""
+        kind, size = self.of(node.args[0]), node.args[1]
+        rows = kind.what[1] if isinstance(kind, Number) and kind.what[0] == "rows" else ("",)
+        if rows[0] not in SLICED or length(rows) != ("tokens", size) or node.name not in self.cut:
             raise Mixed("a number of rows is looked at")
         return Claim()

@@ -60,13 +60,15 @@ class RowRule(Enum):
     EVERY = auto()
     CLAIM = auto()
     AT_LEAST = auto()
+    AT_MOST = auto()
+    ALL_OF = auto()
     ADD_SIZES = auto()
     TAKE_SIZES = auto()
 
     @property
     def takes_sizes(self) -> bool:
         """Whether the rule sees to sizes that differ from chunk to chunk."""
-        own = ["AT_LEAST", "ADD_SIZES", "TAKE_SIZES", "PARTS", "SLICE", "INTO"]
+        own = ["AT_LEAST", "AT_MOST", "ALL_OF", "ADD_SIZES", "TAKE_SIZES", "PARTS", "SLICE", "INTO"]
         return self.name in ["RESHAPE", "EXPAND", "FILLED", "EXCHANGE", "REPEAT", "RANGE", *own]
 
 
@@ -116,6 +118,8 @@ ROW_RULES: dict[str, RowRule] = {
     **_aten(RowRule.EVERY, "all", "any"),
     **_aten(RowRule.CLAIM, "_assert_async", "_assert_scalar"),
     "operator.ge": RowRule.AT_LEAST,
+    "operator.le": RowRule.AT_MOST,
+    "operator.eq": RowRule.ALL_OF,
     **dict.fromkeys(("operator.add", "torch.sym_sum"), RowRule.ADD_SIZES),
     "operator.sub": RowRule.TAKE_SIZES,
     **_aten(RowRule.SIZE, "sym_size", "sym_numel"),

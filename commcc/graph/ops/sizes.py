@@ -17,6 +17,8 @@ ASSERTED = frozenset({"aten._assert_scalar"})
 #: Ops with a size among their arguments, and the argument's name, by which chunks are made smaller.
 REPEAT = "aten.repeat_interleave"
 NUMBERED = {REPEAT: "output_size", **COUNTING_UP}
+#: What a number of rows is compared with where a graph asserts how many there are.
+COMPARED = {"operator.eq": "1"}
 #: Arguments that hold sizes of dimensions of the result, by op, and those that hold sizes of parts of the first.
 DIMENSIONS = {
     **dict.fromkeys((*RESHAPES, *SIZED, EXPAND), "size"),
