@@ -40,7 +40,8 @@ def state_of(call: Call) -> State:
     """The state of the (single-tensor) result of ``call``."""
     state, result = _rule(call)(call), call.node.meta.get("val")
     if state.kind == "sum" and isinstance(result, torch.Tensor) and not result.dtype.is_floating_point:
-        sums = [source.meta["val"] for source, given in call.states.items() if given.kind == "sum"]
+        parts = call.states.items()
+        sums = [source.meta["val"] for source, given in parts if given.kind == "sum" and not given.counts]
         if any(value.dtype.is_floating_point for value in sums):  # each part would be rounded to whole numbers
             return call.unknown()
     return state
@@ -277,7 +278,9 @@ def _counted(call: Call) -> State:
     open_ended = call.op == "aten.histc" and ops.argument(call.node, "min", 0) == ops.argument(call.node, "max", 0)
     if open_ended or ops.argument(call.node, "scale_grad_by_freq") is True:
         return mixed(call)
-    return SUM if not call.kinds & {"own", "last", "sum"} and call.dim is None else call.unknown()
+    if call.kinds & {"own", "last", "sum"} or call.dim is not None:
+        return call.unknown()
+    return State("sum", counts=len(call.node.all_input_nodes) == 1)  # no weights, and no gradients, are added up
 
 
 def _exchanged(call: Call) -> State:
