@@ -103,7 +103,7 @@ def all_sent(b, route):
 
 
 def all_added(b, route):
-    return b.call(operator.eq, b.call(operator.add, *route.sent), TOKENS)
+    return b.call(operator.eq, b.call(operator.add, *reversed(route.sent)), TOKENS)
 
 
 @pytest.mark.parametrize("loss", [False, True])
