@@ -17,6 +17,7 @@ from __future__ import annotations
 import operator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import BuiltinFunctionType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -87,7 +88,8 @@ class Layers(GraphBuilder):
         self.fqn, self.backward, self.custom = before
 
     def call(self, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
-        name = target.__name__ if type(target) is type(operator.add) else str(target).split(".")[-2]
+        plain = isinstance(target, (BuiltinFunctionType, FunctionType))
+        name = target.__name__ if plain else str(target).split(".")[-2]
         node = self.graph.create_node("call_function", target, args, kwargs, name)
         values = fx.node.map_arg((args, kwargs), lambda n: n.meta["val"])
         with self.mode, torch.no_grad():

@@ -316,12 +316,15 @@ def of_all_tokens(b, x, y, kind):
     total = b.call(aten.sum.dim_IntList, y, [0])
     if kind == "a share":
         return b.call(aten.add.Tensor, y, b.call(aten.sum.default, b.call(aten.div.Tensor, total, TOKENS)))
+    if kind == "rounded, side by side":
+        both = b.call(aten._to_copy.default, b.call(aten.stack.default, [total, total]), dtype=INT)
+        return b.call(aten.add.Tensor, y, b.call(aten.select.int, both, 0, 0))
     rounded = aten.cumsum.default if kind == "rounded, one by one" else aten.sum.dim_IntList
     return b.call(aten.add.Tensor, y, b.call(rounded, total, 0 if rounded is aten.cumsum.default else [0], dtype=INT))
 
 
 INT = torch.int64
-ROUNDED = ("rounded, one by one", "rounded")
+ROUNDED = ("rounded, one by one", "rounded, side by side", "rounded")
 
 
 def with_all_tokens(kind):

@@ -185,6 +185,78 @@ def test_a_part_of_a_sum_is_widened_before_it_is_added_up():
     assert verify(before, after).status == "proved"
 
 
+def narrow(b, x, dtype=torch.int8):
+    """A sum over tokens in a dtype that it does not fit."""
+    large = b.call(aten.mul.Tensor, b.call(aten.gt.Scalar, x, 0), 50)
+    small = b.call(aten._to_copy.default, large, dtype=torch.int8)
+    return b.call(aten.sum.dim_IntList, small, [0], dtype=dtype)
+
+
+def as_wide(b, total):
+    return b.call(aten._to_copy.default, total, dtype=torch.int32)
+
+
+WRAPS = {
+    "widened": lambda b, x: as_wide(b, narrow(b, x)),
+    "of a product": lambda b, x: as_wide(b, squared(b, x)),
+    "scaled as a float": lambda b, x: b.call(aten.mul.Tensor, narrow(b, x), 0.5),
+    "shared out": lambda b, x: b.call(aten.div.Tensor, narrow(b, x), 4),
+    "added up further": lambda b, x: b.call(aten.sum.dim_IntList, narrow(b, x), [0]),
+    "a running sum of it": lambda b, x: b.call(aten.cumsum.default, narrow(b, x), 0),
+    "next to a wider one": lambda b, x: b.call(aten.cat.default, [narrow(b, x), narrow(b, x, torch.int64)]),
+    "and a wider one": lambda b, x: b.call(aten.add.Tensor, narrow(b, x), narrow(b, x, torch.int64)),
+    "whether there is any": lambda b, x: b.call(aten._to_copy.default, any_of(b, x), dtype=torch.int64),
+}
+
+
+def squared(b, x):
+    small = b.call(aten._to_copy.default, b.call(aten.mul.Tensor, x, 9.0), dtype=torch.int8)
+    return b.call(aten.mm.default, b.call(aten.t.default, small), small)
+
+
+def any_of(b, x):
+    return b.call(aten.sum.dim_IntList, b.call(aten.gt.Scalar, x, 0), [0], dtype=torch.bool)
+
+
+def with_narrow_sum(kind):
+    b = Layers()
+    x = b.tokens("x", 8, 4)
+    with b.module(MOE):
+        y = moved(b, x)
+        found = WRAPS[kind](b, x)
+    before = b.done([y, found])
+    return before, chunked(before)
+
+
+@pytest.mark.parametrize("kind", WRAPS)
+def test_a_sum_that_may_wrap_around_is_added_up_first(kind, monkeypatch):
+    """Parts that are widened do not add up to the sum that is; a graph that has done so is not proved."""
+    before, after = with_narrow_sum(kind)
+    assert verify(before, after).status == "proved" and error(before, after) == 0
+    monkeypatch.setattr("commcc.ep.chunk.leaving._rounded", lambda view, trial, members: set())
+    monkeypatch.setattr("commcc.ep.chunk.planner.check_widened", lambda view, trial, members: None)
+    _, each = with_narrow_sum(kind)
+    assert verify(before, each).status == "unproved" and error(before, each) > 0
+
+
+@pytest.mark.parametrize("planned", [True, False])
+def test_a_narrow_sum_in_a_running_one(planned, monkeypatch):
+    """Each chunk adds its part, which wraps around by itself."""
+    b = Layers()
+    x, seen = b.tokens("x", 8, 4), b.described("seen", (4,), torch.int64, "BufferAOTInput(target='seen')")
+    with b.module(MOE):
+        y = moved(b, x)
+        b.call(aten.add_.Tensor, seen, narrow(b, x))
+    before = b.done([y])
+    if planned:
+        with pytest.raises(InputError, match=r"'add_' .*makes int64 of 'sum.*wrapped around in int8"):
+            plan_of(before)
+        return
+    monkeypatch.setattr("commcc.ep.chunk.planner.check_widened", lambda view, trial, members: None)
+    after = chunked(before)
+    assert verify(before, after).status == "unproved" and error(before, after) > 0
+
+
 SYMBOLIC = """\
 class GraphModule(torch.nn.Module):
     def forward(

@@ -50,8 +50,8 @@ def marks(axes, shape):
     return count
 
 
-def layer(count):
-    """A module that sends each token to two experts by ``count``."""
+def layer(count, loss=False):
+    """A module that sends each token to two experts by ``count``; ``loss``: one that balances them by it."""
     b = Layers()
     x = b.tokens("x", TOKENS, 4)
     with b.module(MODULE):
@@ -66,7 +66,31 @@ def layer(count):
         rows = b.exchange(b.call(aten.index.Tensor, x, [token]), received, sent)
         back = b.exchange(b.call(aten.mul.Tensor, rows, 2.0), sent, received)
         y = b.call(aten.index_add.default, b.call(aten.zeros_like.default, x), 0, token, back)
+        if loss:
+            share = b.call(aten.div.Tensor, b.call(aten._to_copy.default, counts, dtype=torch.float64), TOKENS)
+            mean = b.call(aten.mean.dim, b.call(aten.slice.Tensor, x, 1, 0, EXPERTS), [0])
+            return b.done([y, b.call(aten.sum.default, b.call(aten.mul.Tensor, share, mean))])
     return b.done([y])
+
+
+@pytest.mark.parametrize("count", [histc(EXPERTS), bincount, marks([0], [TOKENS * SEVERAL, 1])])
+def test_counts_of_the_dispatch_in_a_loss(count):
+    """Each chunk exchanges its own; the loss has those of all chunks."""
+    program = layer(count, loss=True)
+    after = chunked(program, chunks=2)
+    assert verify(program, after).status == "proved"
+    assert error(program, after) < 1e-12
+
+
+def test_weights_are_no_counts():
+    """Of float weights each chunk's sum would be cut to whole numbers by itself."""
+
+    def weighed(b, ids):
+        weights = b.call(aten.mul.Tensor, b.call(aten._to_copy.default, ids, dtype=torch.float64), 0.7)
+        return b.call(aten._to_copy.default, b.call(aten.bincount.default, ids, weights, EXPERTS), dtype=torch.int64)
+
+    with pytest.raises(InputError, match="needs all tokens"):
+        plan_of(layer(weighed, loss=True), chunks=2)
 
 
 @pytest.mark.parametrize(

@@ -243,7 +243,9 @@ def test_a_view_of_a_sum_is_a_sum_if_it_takes_numbers_as_they_are():
         total = c.call(aten.sum.dim_IntList, c.tensor(4, 6, 2), [0], val=torch.empty(6, 2, device="meta"))
         real = dtype is torch.complex64
         bits = torch.ops.prims.view_of_dtype.default
-        seen = c.call(aten.view_as_complex.default, total) if real else c.call(bits, total, dtype)
+        val = torch.empty(6, dtype=dtype, device="meta") if real else torch.empty(6, 2, dtype=dtype, device="meta")
+        given = (aten.view_as_complex.default, total) if real else (bits, total, dtype)
+        seen = c.call(*given, val=val)
         if kind is not None:
             assert c.kind(seen) == kind
         else:

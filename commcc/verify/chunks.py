@@ -34,7 +34,7 @@ from commcc.graph.annotations import CHUNK, ORIGINAL, REGION, ROLE
 from commcc.graph.copying import copy_node
 from commcc.graph.ops.collective_table import EXCHANGE
 from commcc.graph.ops.decomposed import SIZES
-from commcc.graph.ops.sizes import NUMBERED
+from commcc.graph.ops.sizes import COMPARED, NUMBERED
 from commcc.graph.ops.views import RESHAPES
 from commcc.serialization.fake_ops import Evaluator, UnknownValue
 from commcc.serialization.propagate import context_of, quiet
@@ -165,7 +165,9 @@ class _Fold:
         body = {name: self.before[name] for name in self.before if name in module.clones}
         cut = {name: dims for (name, what), dims in module.scaled.items() if what in SIZES}
         cut |= {
-            name: [0] for (name, what) in module.scaled if NUMBERED.get(ops.op_name(self.before[name].target)) == what
+            name: [0]
+            for (name, what) in module.scaled
+            if (NUMBERED | COMPARED).get(ops.op_name(self.before[name].target)) == what
         }
         try:
             kinds, written = kinds_of(

@@ -26,9 +26,8 @@ from torch import fx
 from commcc.base import terms
 from commcc.graph import ops
 from commcc.graph.ops.constants import STRIDED
-from commcc.graph.ops.sizes import DIMENSIONS, PARTS
+from commcc.graph.ops.sizes import COMPARED, DIMENSIONS, PARTS
 from commcc.graph.ops.views import EXPAND, RESHAPES
-from commcc.verify.contents import widens
 from commcc.verify.reshaping import to_host
 from commcc.verify.terms import bind
 
@@ -118,7 +117,9 @@ class Number:
 
 @dataclass(frozen=True)
 class Claim:
-    """The whole is true where it is true of every chunk: only assertions may read it."""
+    """The whole is true where it is true of every chunk, or of some: nothing but assertions may come of it."""
+
+    some: bool = False
 
 
 Kind: TypeAlias = Union[Rows, Total, Indices, Column, Inverse, Places, Number, Claim, "tuple[Any, ...]"]
@@ -238,13 +239,6 @@ def dtype_of(node: fx.Node) -> Any:
 CHOSEN = "chosen "
 #: Dtypes that hold the number of any expert, and of its rows.
 EXACT = frozenset({torch.int32, torch.int64, torch.float32, torch.float64})
-
-
-def check_exact(source: fx.Node, result: fx.Node) -> None:
-    """Parts of a sum that are rounded, to whole numbers for one, are no parts of the sum that is rounded."""
-    whole = not any(dtype is None or dtype.is_floating_point for dtype in (dtype_of(source), dtype_of(result)))
-    if not whole and not widens(dtype_of(source), dtype_of(result)):
-        raise Mixed("a sum over tokens is rounded")
 
 
 def head_of(kind: Total) -> str:
@@ -407,6 +401,9 @@ class Operands:
         if name in PARTS.get(op, ()) and self._all_parts(name, old, scaled):
             return
         if name == "stride" and op in STRIDED and self._laid_out_alike():
+            return
+        if COMPARED.get(op) == name and scaled == [-1]:  # that it counts tokens, the kind of the number says
+            self.scaled[name] = scaled
             return
         there = self.module.scaled.get((self.original.name, name), scaled)
         self.scaled[name] = scaled

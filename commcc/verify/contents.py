@@ -130,6 +130,24 @@ def widens(old: torch.dtype | None, new: torch.dtype | None) -> bool:
     return large.eps <= small.eps and large.max >= small.max and large.tiny * large.eps <= small.tiny * small.eps
 
 
+def adds_up(old: torch.dtype | None, new: torch.dtype | None) -> bool:
+    """Whether parts of a sum that get another dtype add up to the sum in that dtype.
+
+    Not if they are rounded. Of integers each part may have wrapped around, and the sum of all once more: bits may be
+    cut off then, and none put in front.
+    """
+    if old is None or new is None or old == new:
+        return old is not None and new is not None
+    if not (is_whole(old) or is_whole(new)):
+        return widens(old.to_real(), new.to_real())
+    return torch.bool not in (old, new) and is_whole(old) and is_whole(new) and new.itemsize <= old.itemsize
+
+
+def is_whole(dtype: object) -> bool:
+    """Whether a dtype holds whole numbers only."""
+    return isinstance(dtype, torch.dtype) and not (dtype.is_floating_point or dtype.is_complex)
+
+
 def _skips(old: torch.dtype, wide: torch.dtype, new: torch.dtype | None) -> bool:
     """Whether a conversion by way of a wider dtype is the direct one.
 

@@ -15,11 +15,11 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from commcc.graph.ops import op_name
-from commcc.graph.ops.row_wise import COUNTED, REPEATED, ROW_RULES, RowRule
-from commcc.verify.clones import Claim, Indices, Kind, Mixed, Number, Order, Rows, Total, length, shape_of
+from commcc.graph.ops.filled import counts_to
+from commcc.graph.ops.row_wise import REPEATED, ROW_RULES, RowRule
+from commcc.verify.clones import SLICED, Claim, Indices, Kind, Mixed, Number, Order, Rows, Total, length, shape_of
 from commcc.verify.row_views import RowViews
 from commcc.verify.rows import SEGMENTS
-from commcc.verify.terms import bind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -114,11 +114,7 @@ def counts_experts(node: fx.Node, order: Order) -> bool:
     _, _, bins, _, ranks, _ = order
     if op_name(node.target) != REPEATED or node.args[1:] not in (([ranks],), ((ranks,),)):
         return False
-    source = node.all_input_nodes[0]
-    if op_name(source.target) != COUNTED:
-        return False
-    numbers = bind(source)
-    return (numbers.get("start", 0), numbers.get("end"), numbers.get("step", 1)) == (0, bins // ranks, 1)
+    return bool(counts_to(node.all_input_nodes[0]) == bins // ranks)
 
 
 def listed(node: fx.Node) -> fx.Node:
@@ -131,8 +127,7 @@ def listed(node: fx.Node) -> fx.Node:
 
 def counts_up(node: fx.Node) -> bool:
     """Whether a table is 0, 1, 2, ..."""
-    a = bind(node) if op_name(node.target) == COUNTED else {}
-    return bool(a) and (a.get("start", 0), a.get("step", 1)) == (0, 1)
+    return counts_to(node) is not None
 
 
 class Pieces(RowViews):
@@ -226,8 +221,8 @@ class Pieces(RowViews):
 
     def _stack(self, node: fx.Node, a: dict[str, Any]) -> Kind:
         if self._all_sums(a["tensors"]):
-            sums = [self.of(tensor) for tensor in a["tensors"]]
-            return Total(("stack", *(kind.what for kind in sums)) if a.get("dim", 0) == 0 else ())  # type: ignore[union-attr]
+            known = [self.of(tensor).what for tensor in a["tensors"]]  # type: ignore[union-attr]
+            return Total(("stack", *known) if a.get("dim", 0) == 0 and all(known) else ())
         parts = [self.rows_in(tensor) for tensor in a["tensors"]]
         if any((p.order, p.dim) != (parts[0].order, parts[0].dim) for p in parts):
             raise Mixed("rows meet rows in another order")
@@ -281,5 +276,23 @@ class Pieces(RowViews):
         """No number of rows is negative, of the whole or of a chunk; nothing else is known of both."""
         number, least = node.args
         if not isinstance(self.of(number), Number) or type(least) is not int or least > 0:
+            raise Mixed("a number of rows is looked at")
+        return Claim()
+
+    def _at_most(self, node: fx.Node, a: dict[str, Any]) -> Kind:
+        """Of so many rows no more are sent, of the whole as of a chunk; nothing else is known of both."""
+        most, counted = node.args[1], self._counted(node.args[:1])[0]
+        heads = {part[:-1] for part in counted}
+        head, *more = heads or {("",)}
+        rows = length(head[3]) if head[0] == "bin" and not more and max(counted.values()) == 1 else ("",)
+        if rows[0] != "tokens" or type(most) is not int or most < rows[1]:
+            raise Mixed("a number of rows is looked at")
+        return Claim()
+
+    def _all_of(self, node: fx.Node, a: dict[str, Any]) -> Kind:
+        """That all rows are counted is true of the whole if it is of every chunk, and of its own number of rows."""
+        kind, size = self.of(node.args[0]), node.args[1]
+        rows = kind.what[1] if isinstance(kind, Number) and kind.what[0] == "rows" else ("",)
+        if rows[0] not in SLICED or length(rows) != ("tokens", size) or node.name not in self.cut:
             raise Mixed("a number of rows is looked at")
         return Claim()

@@ -42,14 +42,13 @@ from commcc.verify.clones import (
     Places,
     Rows,
     Total,
-    check_exact,
     dtype_of,
     head_of,
     length,
     same_size,
     shape_of,
 )
-from commcc.verify.contents import widens
+from commcc.verify.contents import adds_up, is_whole
 from commcc.verify.terms import bind
 
 if TYPE_CHECKING:
@@ -101,6 +100,7 @@ class RowRules:
         """What a node gives."""
         try:
             kind = self._apply_rule(node)
+            self._check_parts(node, kind)
             self._share_storage(node)
             self._write(node, kind)
             return kind
@@ -115,6 +115,18 @@ class RowRules:
             ArithmeticError,
         ):  # a file may say anything
             raise Mixed(f"at '{node.name}' ({_op(node)}): arguments that the op does not take") from None
+
+    def _check_parts(self, node: fx.Node, kind: Kind) -> None:
+        """Raises where the dtype of a sum says that it is not the sum of what the chunks have."""
+        if not isinstance(kind, Total) or ROW_RULES.get(op_name(node.target)) is RowRule.GROUPED:
+            return  # the groups of rows that are multiplied are counts, and no part of the sum
+        for used in node.all_input_nodes:
+            given, old, new = self.of(used), dtype_of(used), dtype_of(node)
+            if not isinstance(given, Total) or (given.what and old in EXACT and new in EXACT):
+                continue  # how many rows there are fits whatever holds such numbers
+            if not adds_up(old, new):
+                how = f"may have wrapped around in {str(old).removeprefix('torch.')}" if is_whole(old) else "is rounded"
+                raise Mixed(f"a sum over tokens {how} before the chunks are added up")
 
     def _apply_rule(self, node: fx.Node) -> Kind:
         if is_getitem(node.target):
@@ -175,7 +187,8 @@ class RowRules:
             if part.op != "call_function" or not (inner.own or part.name in parts.cut):
                 continue
             ends = all(user.op == "output" for user in part.users)
-            total = any(isinstance(inner.of(used), Total) for used in part.all_input_nodes)
+            sums = [used for used in part.all_input_nodes if isinstance(inner.of(used), Total)]
+            total = bool(sums) and not any(is_whole(dtype_of(used)) for used in sums)
             # Rounding its own result is part of what an op does, as it is of a product.
             rounds = ends and total and ROW_RULES.get(op_name(part.target)) is RowRule.KEEP
             inner.kinds[part.name] = Total() if rounds else inner.kind(part)
@@ -253,9 +266,6 @@ class RowRules:
         kind = self.of(source)
         if kind is None or isinstance(kind, (Number, tuple)):
             raise Mixed("an operand that is no rows")
-        exact = isinstance(kind, Total) and bool(kind.what) and dtype_of(node) in EXACT
-        if isinstance(kind, Total) and not exact and not widens(dtype_of(source), dtype_of(node)):
-            raise Mixed("a sum over tokens is rounded before the chunks are added up")
         return kind
 
     def _all_sums(self, values: Sequence[Any]) -> bool:
@@ -314,7 +324,6 @@ class RowRules:
         """Ops along another dimension than that of the rows."""
         tensors = [value for value in a.values() if isinstance(value, fx.Node)]
         if all(isinstance(self.of(value), Total) for value in tensors) and op_name(node.target).endswith("cumsum"):
-            check_exact(tensors[0], node)
             what = self.of(tensors[0]).what  # type: ignore[union-attr]
             until = _UNTIL.get(what[0]) if what and len(shape_of(tensors[0])) == 1 else None
             return Total((until, *what[1:]) if until else ())
@@ -348,7 +357,6 @@ class RowRules:
         chosen = {d % len(shape) for d in listed} or None
         summed = op_name(node.target) == "aten.sum"
         if isinstance(kind, Total) and summed:
-            check_exact(a["self"], node)
             what = _SUMMED.get((head_of(kind), *chosen)) if chosen is not None and len(chosen) == 1 else None
             return Total((what, *kind.what[1:]) if what else ())
         rows = self.rows_in(a["self"])

@@ -29,7 +29,7 @@ from torch import fx, nn
 from commcc.graph.ops import Aliasing, aliasing, collective_of, op_name
 from commcc.graph.ops.constants import ZEROS
 from commcc.graph.ops.counting import BY_LENGTH, bins_of, is_as_long
-from commcc.graph.ops.row_wise import ROW_RULES, RowRule
+from commcc.graph.ops.filled import counts_to, is_filled
 from commcc.verify.clones import (
     CHOSEN,
     EXACT,
@@ -54,6 +54,7 @@ from commcc.verify.clones import (
     shape_of,
     static,
 )
+from commcc.verify.contents import adds_up, is_whole
 from commcc.verify.pieces import Pieces, counts_experts, counts_up, listed
 from commcc.verify.rows import SEGMENTS
 from commcc.verify.terms import bind
@@ -161,6 +162,9 @@ class Dispatch(Pieces):
         if name == "aten.div" and a.get("rounding_mode") == "floor" and isinstance(self.of(a["self"]), Indices):
             return self._share(node, a)
         given = [kind for kind in map(self.of, node.all_input_nodes) if kind is not None]
+        claims = [kind for kind in given if isinstance(kind, Claim)]
+        if claims:
+            return self._claims(node, name, claims)
         places = [kind for kind in given if isinstance(kind, Places)]
         if places and len(places) == len(given):
             return self._places(node, name, places)
@@ -174,6 +178,16 @@ class Dispatch(Pieces):
             if across and kind.dim == 1 and self.of(table) is None and counts_up(listed(table)):
                 return replace(kind, tag=f"{CHOSEN}{self.origin(own)} of 1")
         return kind
+
+    def _claims(self, node: fx.Node, name: str, given: list[Claim]) -> Claim:
+        """The contrary of what holds of some row holds of all; two things hold of all rows where each of them does."""
+        some = given[0].some
+        alike = len(given) == len(node.args) and all(claim.some == some for claim in given)
+        if alike and name == "aten.logical_not":
+            return Claim(not some)
+        if alike and name == ("aten.logical_or" if some else "aten.logical_and"):
+            return given[0]
+        raise Mixed("what holds of all rows, or of any, is looked at")
 
     def _places(self, node: fx.Node, name: str, given: list[Places]) -> Kind:
         """Places are added up; from where rows of an expert begin, one after another, is where they come from."""
@@ -258,7 +272,7 @@ class Dispatch(Pieces):
 
     def _nothing(self, node: Any) -> bool:
         """Whether a tensor that all chunks share is zeros: to each chunk its own, if nobody writes to it."""
-        if not isinstance(node, fx.Node) or self.of(node) is not None or op_name(node.target) not in ZEROS:
+        if not isinstance(node, fx.Node) or self.of(node) is not None or not is_filled(node, 0):
             return False
         return all(aliasing(user.target) == Aliasing() for user in node.users)
 
@@ -376,11 +390,10 @@ class Dispatch(Pieces):
 
     def _range(self, node: fx.Node, a: dict[str, Any]) -> Kind:
         """The number of each row: of those that were received, or of a chunk's own."""
-        rows = self.of(a.get("end"))
-        plain = (a.get("start", 0), a.get("step", 1)) == (0, 1)
-        if plain and node.name in self.cut and type(a.get("end")) is int:
-            return Places(("tokens", a["end"]), frozenset({"row"}))
-        if not isinstance(rows, Number) or rows.what[0] != "rows" or not plain:
+        rows = self.of(end := counts_to(node))
+        if node.name in self.cut and type(end) is int:
+            return Places(("tokens", end), frozenset({"row"}))
+        if not isinstance(rows, Number) or rows.what[0] != "rows":
             raise Mixed("rows are numbered from somewhere else")
         return Places(rows.what[1], frozenset({"row"}))
 
@@ -435,25 +448,26 @@ class Dispatch(Pieces):
         return Total((*kind.what, at % shape[0]) if known else ())
 
     def _every(self, node: fx.Node, a: dict[str, Any]) -> Kind:
-        """Whether something holds of all rows: it does if it does in every chunk."""
-        rows, dims = self.rows_in(a["self"]), a.get("dim")
-        rank = len(shape_of(a["self"]))
-        chosen = range(rank) if dims is None else [dim % rank for dim in (dims if isinstance(dims, list) else [dims])]
-        if rows.dim not in chosen:
+        """Whether something holds of all rows, or of any: it does if it does in every chunk, or in some."""
+        rows, dims, rank = self.rows_in(a["self"]), a.get("dim"), len(shape_of(a["self"]))
+        listed = range(rank) if dims is None else dims if isinstance(dims, (list, tuple)) else [dims]
+        if rows.dim not in [dim % rank for dim in listed]:
             return self._reduce(node, a)
-        if any(ROW_RULES.get(op_name(user.target)) is not RowRule.CLAIM for user in node.users):
-            raise Mixed("it works along the rows")
-        return Claim()
+        return Claim(op_name(node.target) == "aten.any")
 
     def _claim(self, node: fx.Node, a: dict[str, Any]) -> Kind:
-        if not isinstance(self.of(a["self"]), Claim):
+        if self.of(a["self"]) != Claim():
             raise Mixed("an assertion about something else than all rows")
         return ()
 
     def _accumulate(self, node: fx.Node, a: dict[str, Any]) -> Kind:
         """What a sum over tokens is added to, chunk after chunk."""
-        if self.of(a["self"]) is not None or not isinstance(self.of(a["other"]), Total):
+        added = self.of(a["other"])
+        if self.of(a["self"]) is not None or not isinstance(added, Total):
             raise Mixed("a write to something else than a running sum")
+        old, new = (dtype_of(a[name]) for name in ("other", "self"))
+        if is_whole(old) and not (adds_up(old, new) or (added.what and {old, new} <= EXACT)):
+            raise Mixed("a sum over tokens may have wrapped around before it is added to another one")
         return ()
 
 
@@ -481,6 +495,6 @@ def _in_segments(what: tuple[Any, ...]) -> Order:
 
 def _filled_rows(node: fx.Node, rows: Rows) -> Rows:
     """Rows of a factory: all alike, or not written to."""
-    name = op_name(node.target)
-    tag = "empty" if "empty" in name else "zeros" if name in ZEROS else "ones" if "ones" in name else ""
+    numbers = {"zeros": is_filled(node, 0), "ones": is_filled(node, 1), "empty": "empty" in op_name(node.target)}
+    tag = next((tag for tag, holds in numbers.items() if holds), "")
     return replace(rows, uniform=tag != "empty", tag=tag)

@@ -189,7 +189,8 @@ def resized_arguments(node: fx.Node, resized: Iterable[Resized], part: int) -> t
     names = ops.argument_names(node.target)
     for edit in resized:
         by_name = edit.argument in kwargs
-        at = edit.argument if by_name else names.index(edit.argument)
+        # Of what has no schema, arguments are known by their place.
+        at = edit.argument if by_name else names.index(edit.argument) if names else int(edit.argument)
         holder: Any = kwargs if by_name else args
         if edit.place is None:
             holder[at] = edit.per * part

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 #: What to do with one half of a step.
 JOINT = "dump forward and backward as one graph, as it is before the partitioner (TORCH_LOGS=aot_joint_graph)"
+#: Bytes of an integer that holds any number of tokens.
+_FITS = 4
 PROOFS = {
     "rows": "the chunks are slices of it along this dimension",
     "sum": "every chunk has its part of the sum",
@@ -69,14 +71,38 @@ def _is_sum(state: object) -> bool:
 
 
 def _rounds(view: View, trial: Trial, source: int, node: int) -> bool:
-    """Whether a sum is in another dtype behind a node, that does not hold all that it was before."""
+    """Whether a sum is in another dtype behind a node, that does not hold all that it was before.
+
+    No dtype does of integers: what has wrapped around in a few bits is not what would have in more.
+    """
     before, after = (view.nodes[number].meta.get("val") for number in (source, node))
     if not (isinstance(before, torch.Tensor) and isinstance(after, torch.Tensor)):
         return False
     if before.device != after.device or not _is_sum(trial.states.get(view.nodes[source])):
         return False
-    same_kind = before.dtype.is_floating_point == after.dtype.is_floating_point
-    return not same_kind or torch.promote_types(before.dtype, after.dtype) != after.dtype
+    floats = before.dtype.is_floating_point and after.dtype.is_floating_point
+    return before.dtype != after.dtype and (not floats or torch.promote_types(before.dtype, after.dtype) != after.dtype)
+
+
+def check_widened(view: View, trial: Trial, members: set[int]) -> None:
+    """Refuse what widens a part of a sum in small integers and cannot wait until all of it is added up.
+
+    How many tokens there are fits in four bytes: these may be widened.
+    """
+    for number in sorted(members):
+        node, val = view.nodes[number], view.nodes[number].meta.get("val")
+        state = trial.states.get(node)
+        if not isinstance(val, torch.Tensor) or not isinstance(state, State) or state.kind not in ("sum", "last"):
+            continue
+        for source in node.all_input_nodes:
+            small = source.meta.get("val")
+            if not (isinstance(small, torch.Tensor) and _is_sum(trial.states.get(source))):
+                continue
+            few_bits = not small.dtype.is_floating_point and small.dtype.itemsize < _FITS
+            if few_bits and small.dtype != val.dtype:
+                old, new = (str(dtype).removeprefix("torch.") for dtype in (small.dtype, val.dtype))
+                what = f"makes {new} of '{source.name}', a sum over tokens that may have wrapped around in {old}"
+                refuse(trial.root, node, what, "sum in the dtype that is wanted: x.sum(dtype=...)")
 
 
 def _follows(view: View, trial: Trial, members: set[int], node: int, whole: set[int]) -> bool:

@@ -14,7 +14,7 @@ from commcc.base.errors import InputError
 from commcc.base.text import plural
 from commcc.ep.chunk.body import draft_of
 from commcc.ep.chunk.grid import infer, parts
-from commcc.ep.chunk.leaving import JOINT, kept_whole, leaving
+from commcc.ep.chunk.leaving import JOINT, check_widened, kept_whole, leaving
 from commcc.ep.chunk.outside import counted_outside
 from commcc.ep.chunk.refuse import Refused, described, named, refuse, shape_text
 from commcc.ep.chunk.region import Trial
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 #: Nodes of a module that are left whole, at most.
 _MOST_WHOLE = 24
+_WITHOUT_ASSERTS = "dump the graph with torch._dynamo.config.do_not_emit_runtime_asserts"
 _NOT_AHEAD = (
     "leave this module whole; what can be cut are routers in which each token chooses, without a capacity that all "
     "tokens share or with one for each sample"
@@ -113,7 +114,7 @@ def _regions(
     try:
         return _cut(view, root, chunks, policy, whole)
     except Refused as refusal:
-        mixer, reason = refusal.mixer, refusal.what
+        mixer, reason, hint = refusal.mixer, refusal.what, refusal.hint
         # What writes in place would write to a copy of what the chunks have.
         more = mixer is not None and view.number[mixer] not in {*whole, *view.index.writes}
         more = more and len(whole) < _MOST_WHOLE
@@ -122,7 +123,8 @@ def _regions(
     if mixer is not None and more:
         return _regions(view, root, chunks, policy, {**whole, view.number[mixer]: mixer})
     what = f"needs all tokens; computed once for all of them, it leaves what cannot be cut: {reason}"
-    return refuse(root, next(iter(whole.values())), what, _NOT_AHEAD)
+    # What is asserted can be left out of the graph, and the module be cut after all.
+    return refuse(root, next(iter(whole.values())), what, hint if hint == _WITHOUT_ASSERTS else _NOT_AHEAD)
 
 
 def _cut(view: View, root: str, chunks: int, policy: str, whole: Mapping[int, fx.Node]) -> list[ChunkedRegion]:
@@ -205,6 +207,7 @@ def _settled(view: View, trial: Trial, drafts: list[Draft], sizes: tuple[int, ..
     for draft in drafts:
         draft.body = [node for node in draft.body if node in members]
     _check_buffers(view, trial, members)
+    check_widened(view, trial, members)
     # Activations from outside that a body still reads.
     read = {draft.backward: {p for node in draft.body for p in view.index.data_preds[node]} for draft in drafts}
     regions = [
@@ -237,12 +240,12 @@ def _check_assertions(view: View, trial: Trial, members: set[int]) -> None:
     """Nothing may be asserted of a chunk that holds of the whole alone."""
     for node in (view.nodes[number] for number in sorted(members)):
         claim = node.args[0] if ops.is_assertion(node.target) and node.args else None
-        if isinstance(claim, fx.Node) and claim.target in (operator.eq, operator.ge, operator.gt):
+        known = isinstance(claim, fx.Node) and view.number[claim] in trial.resized
+        if isinstance(claim, fx.Node) and claim.target in (operator.eq, operator.ge, operator.gt) and not known:
             whole = next((size for size in claim.args if trial.grid.multiple(size)), None)
             if whole is not None:
                 what = f"asserts how large the whole is ({whole}), of what differs from chunk to chunk"
-                hint = "dump the graph with torch._dynamo.config.do_not_emit_runtime_asserts"
-                refuse(trial.root, node, what, hint)
+                refuse(trial.root, node, what, _WITHOUT_ASSERTS)
 
 
 def _check_buffers(view: View, trial: Trial, members: set[int]) -> None:

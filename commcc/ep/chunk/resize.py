@@ -8,15 +8,18 @@ lie in the operand; a view that folds other dimensions with them is refused.
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from commcc.ep.chunk.refuse import refuse
 from commcc.graph import ops
 from commcc.graph.ops.collective_table import EXCHANGE
 from commcc.graph.ops.constants import SIZED, STRIDED
-from commcc.graph.ops.sizes import GRADIENTS, NUMBERED
+from commcc.graph.ops.sizes import COMPARED, GRADIENTS, NUMBERED
 from commcc.graph.ops.views import EXPAND, RESHAPES
 
 if TYPE_CHECKING:
@@ -162,6 +165,30 @@ def _number(argument: str) -> Callable[[Sizes], tuple[Resized, ...]]:
     return rule
 
 
+def _compared(sizes: Sizes) -> tuple[Resized, ...]:
+    """How many rows there are in all, which Dynamo asserts of the numbers of those that an exchange sends to each rank.
+
+    A chunk's exchange sends the rows of the chunk, and fails where its numbers do not add up to them.
+    """
+    number: Any
+    number, size = sizes.node.args
+    if type(size) is not int or not sizes.grid.multiple(size) or not sizes.node.all_input_nodes:
+        return ()
+    given = number.args if number.target is operator.add else number.args[0] if number.target is torch.sym_sum else []
+    added: list[Any] = list(given)
+    for user in added[0].users if added and hasattr(added[0], "users") else ():
+        sent = ops.argument(user, "input_split_sizes") if ops.op_name(user.target) == EXCHANGE else None
+        rows = ops.argument(user, "input").meta["val"].shape[0] if sent and _alike(sent, added) else None
+        if type(rows) is int and rows == size:
+            return (Resized("1", None, size // sizes.grid.extent),)
+    return ()
+
+
+def _alike(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    """Whether both are the same values, in whatever order."""
+    return sorted(map(str, one)) == sorted(map(str, other))
+
+
 _RULES: dict[str, Callable[[Sizes], tuple[Resized, ...]]] = {
     **dict.fromkeys(RESHAPES, _view),
     EXPAND: _expand,
@@ -169,5 +196,6 @@ _RULES: dict[str, Callable[[Sizes], tuple[Resized, ...]]] = {
     **dict.fromkeys(STRIDED, _strided),
     **dict.fromkeys(GRADIENTS, _of_gradient),
     EXCHANGE: _splits,
+    **dict.fromkeys(COMPARED, _compared),
     **{op: _number(argument) for op, argument in NUMBERED.items()},
 }

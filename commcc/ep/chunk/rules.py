@@ -22,12 +22,13 @@ from commcc.ep.chunk.state import SUM, State
 from commcc.graph import ops
 from commcc.graph.ops.arithmetic import ADDITIVE, ELEMENTWISE, SCALING
 from commcc.graph.ops.collective_table import ALL_REDUCE, EXCHANGE
-from commcc.graph.ops.constants import FILLED, REPLACING, ZEROS
+from commcc.graph.ops.constants import COUNTING_UP, FILLED, REPLACING, ZEROS
 from commcc.graph.ops.described import RESULT
+from commcc.graph.ops.filled import is_filled
 from commcc.graph.ops.indexing import ADDING, BY_ELEMENT, COUNTING, PICKING, PUTTING
 from commcc.graph.ops.products import BIASED
 from commcc.graph.ops.reductions import ALONG, NORMS, REDUCING, SORTING
-from commcc.graph.ops.sizes import RANGE, REPEAT, TAKEN
+from commcc.graph.ops.sizes import REPEAT, TAKEN
 from commcc.graph.ops.twins import functional
 from commcc.graph.ops.views import LAYOUT, RESHAPES, TAKING
 
@@ -39,7 +40,8 @@ def state_of(call: Call) -> State:
     """The state of the (single-tensor) result of ``call``."""
     state, result = _rule(call)(call), call.node.meta.get("val")
     if state.kind == "sum" and isinstance(result, torch.Tensor) and not result.dtype.is_floating_point:
-        sums = [source.meta["val"] for source, given in call.states.items() if given.kind == "sum"]
+        parts = call.states.items()
+        sums = [source.meta["val"] for source, given in parts if given.kind == "sum" and not given.counts]
         if any(value.dtype.is_floating_point for value in sums):  # each part would be rounded to whole numbers
             return call.unknown()
     return state
@@ -230,7 +232,7 @@ def _inverted(index: Any) -> Any:
     # numbers[order] = 0, 1, 2, ... is the order of the order too.
     if ops.op_name(functional(getattr(index, "target", None))) == "aten.index_put":
         values, order = ops.argument(index, "values"), ops.argument(index, "indices")
-        numbered = ops.op_name(getattr(values, "target", "")) == RANGE and not ops.argument(index, "accumulate")
+        numbered = ops.op_name(getattr(values, "target", "")) in COUNTING_UP and not ops.argument(index, "accumulate")
         return _sorted_by(order[0]) if numbered and isinstance(order, (list, tuple)) and len(order) == 1 else None
     first = _sorted_by(index)
     return None if first is None else _sorted_by(first)
@@ -253,7 +255,7 @@ def _put(call: Call) -> State:
     if base is None or base.kind == "sum":
         # Zeros that are not cut collect parts of a sum.
         buffer = ops.argument(call.node, "self")
-        zeros = base is not None or ops.op_name(getattr(buffer, "target", "")) in ZEROS
+        zeros = base is not None or is_filled(buffer, 0)
         return SUM if adds and zeros and call.dim is None else call.unknown()
     if call.dim is None:
         return call.unknown()
@@ -276,7 +278,9 @@ def _counted(call: Call) -> State:
     open_ended = call.op == "aten.histc" and ops.argument(call.node, "min", 0) == ops.argument(call.node, "max", 0)
     if open_ended or ops.argument(call.node, "scale_grad_by_freq") is True:
         return mixed(call)
-    return SUM if not call.kinds & {"own", "last", "sum"} and call.dim is None else call.unknown()
+    if call.kinds & {"own", "last", "sum"} or call.dim is not None:
+        return call.unknown()
+    return State("sum", counts=len(call.node.all_input_nodes) == 1)  # no weights, and no gradients, are added up
 
 
 def _exchanged(call: Call) -> State:
@@ -293,7 +297,7 @@ def _exchanged(call: Call) -> State:
 def _repeated(call: Call) -> State:
     if call.dim is None:
         return call.unknown()
-    if call.op == RANGE:  # numbers of the chunk's own tokens
+    if call.op in COUNTING_UP:  # numbers of the chunk's own tokens
         return State("routed", call.dim)
     source = call.of("self") or call.of("repeats")
     if source is None:
@@ -329,5 +333,5 @@ _FAMILIES: tuple[tuple[frozenset[str], Callable[[Call], State]], ...] = (
     (FILLED, _constant),
     (frozenset({EXCHANGE}), _exchanged),
     (frozenset({ALL_REDUCE}), Call.tokens),  # to each element of a chunk every rank does what it does in the whole
-    (frozenset({REPEAT, RANGE}), _repeated),
+    (frozenset({REPEAT, *COUNTING_UP}), _repeated),
 )

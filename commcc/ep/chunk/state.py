@@ -27,7 +27,8 @@ Kind = Literal["rows", "folded", "routed", "sum", "last", "own"]
 @dataclass(frozen=True)
 class State:
     """See the module docstring. why: the op that left nothing known, for messages; mixer: its node; spoilt: it works
-    across the tokens of all chunks. apart: blocks of tokens along ``dim``, of each of which a chunk has its slice.
+    across the tokens of all chunks. counts: of a sum, that it is one of whole numbers, whatever its dtype. apart:
+    blocks of tokens along ``dim``, of each of which a chunk has its slice.
     """
 
     kind: Kind
@@ -36,6 +37,7 @@ class State:
     apart: int = 1
     mixer: fx.Node | None = None
     spoilt: bool = False
+    counts: bool = False
 
 
 #: Of a node with several results, one for each; None for a result that is the same in every chunk.

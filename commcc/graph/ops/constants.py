@@ -37,3 +37,5 @@ SIZED_BY_NUMBERS = frozenset(
         *(f"aten.{n}" for n in ("embedding_dense_backward", "one_hot", "bincount")),
     }
 )
+#: Ops that count 0, 1, 2, ..., or in other steps; with the argument that says how far.
+COUNTING_UP = {"aten.arange": "end", "prims.iota": "length"}

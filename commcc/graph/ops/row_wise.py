@@ -13,6 +13,8 @@ from functools import lru_cache
 
 import torch
 
+from commcc.graph.ops.constants import COUNTING_UP
+
 
 class RowRule(Enum):
     """How a result is made of the rows of the operands; :mod:`commcc.verify.tokens` says what each means."""
@@ -58,13 +60,15 @@ class RowRule(Enum):
     EVERY = auto()
     CLAIM = auto()
     AT_LEAST = auto()
+    AT_MOST = auto()
+    ALL_OF = auto()
     ADD_SIZES = auto()
     TAKE_SIZES = auto()
 
     @property
     def takes_sizes(self) -> bool:
         """Whether the rule sees to sizes that differ from chunk to chunk."""
-        own = ["AT_LEAST", "ADD_SIZES", "TAKE_SIZES", "PARTS", "SLICE", "INTO"]
+        own = ["AT_LEAST", "AT_MOST", "ALL_OF", "ADD_SIZES", "TAKE_SIZES", "PARTS", "SLICE", "INTO"]
         return self.name in ["RESHAPE", "EXPAND", "FILLED", "EXCHANGE", "REPEAT", "RANGE", *own]
 
 
@@ -110,10 +114,12 @@ ROW_RULES: dict[str, RowRule] = {
     **_aten(RowRule.LIKE, "zeros_like", "ones_like", "full_like", "empty_like"),
     **_aten(RowRule.FILLED, "new_zeros", "new_ones", "new_full", "zeros", "ones", "full"),
     **_aten(RowRule.FILLED, "new_empty", "empty"),
-    **_aten(RowRule.RANGE, "arange"),
-    **_aten(RowRule.EVERY, "all"),
+    **dict.fromkeys(COUNTING_UP, RowRule.RANGE),
+    **_aten(RowRule.EVERY, "all", "any"),
     **_aten(RowRule.CLAIM, "_assert_async", "_assert_scalar"),
     "operator.ge": RowRule.AT_LEAST,
+    "operator.le": RowRule.AT_MOST,
+    "operator.eq": RowRule.ALL_OF,
     **dict.fromkeys(("operator.add", "torch.sym_sum"), RowRule.ADD_SIZES),
     "operator.sub": RowRule.TAKE_SIZES,
     **_aten(RowRule.SIZE, "sym_size", "sym_numel"),
@@ -125,8 +131,8 @@ ROW_RULES: dict[str, RowRule] = {
 #: Element by element, and a sum of results is the result of the sum, for one operand or for all.
 LINEAR_IN_ALL = frozenset({"aten.add", "aten.sub", "aten.neg"})
 LINEAR_IN_ONE = frozenset({"aten.mul"})
-#: The rows of a table of numbers 0, 1, ... that is repeated.
-COUNTED, REPEATED = "aten.arange", "aten.repeat"
+#: How a table of numbers 0, 1, ... is repeated.
+REPEATED = "aten.repeat"
 
 
 @lru_cache(maxsize=1024)

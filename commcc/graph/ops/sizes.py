@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from commcc.graph.ops.collective_table import EXCHANGE
-from commcc.graph.ops.constants import SIZED
+from commcc.graph.ops.constants import COUNTING_UP, SIZED
 from commcc.graph.ops.views import EXPAND, RESHAPES, SPLITS
 
 #: Numbers of a tensor, or symbols, never elements.
@@ -15,8 +15,10 @@ EXTENTS = ("aten.sym_size.int", "aten.sym_numel.default")
 #: Something that must hold of symbols.
 ASSERTED = frozenset({"aten._assert_scalar"})
 #: Ops with a size among their arguments, and the argument's name, by which chunks are made smaller.
-REPEAT, RANGE = "aten.repeat_interleave", "aten.arange"
-NUMBERED = {REPEAT: "output_size", RANGE: "end"}
+REPEAT = "aten.repeat_interleave"
+NUMBERED = {REPEAT: "output_size", **COUNTING_UP}
+#: What a number of rows is compared with where a graph asserts how many there are.
+COMPARED = {"operator.eq": "1"}
 #: Arguments that hold sizes of dimensions of the result, by op, and those that hold sizes of parts of the first.
 DIMENSIONS = {
     **dict.fromkeys((*RESHAPES, *SIZED, EXPAND), "size"),
