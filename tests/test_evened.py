@@ -50,10 +50,9 @@ def test_orders_in_which_others_pay_for_a_chain(name, monkeypatch):
         base = shuffled(problem, seed)
         found = evened(problem, Limits(), base).tolist()
         check_order(problem.index, found)
-        before, after = ({node: at for at, node in enumerate(order)} for order in (base, found))
-        pairs = [(p, node) for node, payers in problem.costs.after.items() for p in payers]
-        assert any(before[p] > before[node] for p, node in pairs)
-        assert all(after[p] < after[node] for p, node in pairs if before[p] < before[node])
+        costs = problem.costs.in_order(np.array(base))
+        assert costs != problem.costs
+        assert problem.costs.in_order(np.array(found)) == costs
         changed += found != base
     assert changed
 

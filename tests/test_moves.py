@@ -18,7 +18,7 @@ from commcc.graph.memory import live_bytes
 from commcc.plan import Plan, Reordering
 from commcc.schedule import Limits, Problem, search
 from commcc.schedule.judge import judge
-from commcc.schedule.moves import improved, later, priced_order, sooner
+from commcc.schedule.moves import improved, later, sooner
 from commcc.serialization import load
 from commcc.timing.cost import load_model
 from commcc.timing.simulate import Simulator
@@ -102,18 +102,42 @@ def priced_anew(name, order):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_prices_hold_where_payers_stay_ahead(name):
-    """In any order; without that they would not."""
+def test_prices_of_another_order_are_those_of_the_graph_written_so(name):
+    """In any order others pay for fused chains; whoever stays behind those that pay there keeps its price."""
     problem = sample(name)[-1]
-    prices = dict(zip(problem.index.names, problem.costs.ns, strict=True))
-    changed = 0
+    names, payers = problem.index.names, problem.costs.payers
     for seed in range(4):
-        order = shuffled(problem, seed)
-        changed += priced_anew(name, tuple(order))[0] != prices
-        kept = priced_order(problem, np.array(order)).tolist()
-        check_order(problem.index, kept)
-        assert priced_anew(name, tuple(kept))[0] == prices
-    assert changed == 4
+        order = np.array(shuffled(problem, seed))
+        costs = problem.costs.in_order(order)
+        prices, step = priced_anew(name, tuple(order.tolist()))
+        assert costs != problem.costs
+        assert dict(zip(names, costs.ns, strict=True)) == prices
+        assert problem.own_step(order, 0) == problem.simulated(order).step_ns == step
+        assert judge(problem.graph_in(order), order).step_ns == step
+        # Another walk along the same edges and those from who pays.
+        other = np.array(shuffled_behind(problem, payers.after(order), seed + 10))
+        assert other.tolist() != order.tolist()
+        assert priced_anew(name, tuple(other.tolist()))[0] == prices
+    own = np.arange(len(names))
+    assert problem.costs.in_order(own) is problem.costs
+    assert problem.graph_in(own) is problem.graph
+
+
+def shuffled_behind(problem, after, seed):
+    """A random legal order in which payers stay ahead."""
+    rng, count = random.Random(seed), len(problem.index)
+    missing = [{*problem.preds[node], *after.get(node, ())} for node in range(count)]
+    order = [node for node in range(count) if problem.index.ops[node] == "placeholder"]
+    left = set(range(count)).difference(order)
+    for node in left:
+        missing[node].difference_update(order)
+    while left:
+        ready = sorted(node for node in left if not missing[node])
+        order.append(rng.choice(ready))
+        left.remove(order[-1])
+        for node in left:
+            missing[node].discard(order[-1])
+    return order
 
 
 @kernel
@@ -127,19 +151,19 @@ def moved(graph, made, place, to):
 
 @pytest.mark.parametrize("name", NAMES[:2])
 def test_every_move_is_legal(name):
-    """Also of orders in which other nodes pay for chains than prices say."""
+    """Also of orders in which others pay for chains; whoever pays there stays ahead."""
     problem = sample(name)[-1]
-    rng, unpaid = random.Random(1), 0
+    rng = random.Random(1)
     for seed in range(3):
         base = np.array(shuffled(problem, seed))
-        place = {int(node): at for at, node in enumerate(base)}
-        unpaid += any(place[p] > place[node] for node, payers in problem.costs.after.items() for p in payers)
+        costs = problem.costs.in_order(base)
+        assert costs != problem.costs
         for _trial in range(60):
             made = moves.Moves.of(problem, Limits(), base)
             ends = int(made.state[0].first), len(base) - 1
             moved(moves.with_payers(problem, base), made, rng.randrange(*ends), rng.randrange(*ends))
             check_order(problem.index, made.places.node.tolist())
-    assert unpaid
+            assert problem.costs.in_order(made.places.node) == costs
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -151,7 +175,7 @@ def test_the_step_is_that_of_the_graph_that_comes_out(name):
     for base in (own, search(problem, Limits(budget=budget), 2).order):
         found = improved(problem, Limits(budget=budget), base, 4000)
         assert found.tolist() != list(base)
-        assert judge(problem.graph, found).step_ns == priced_anew(name, tuple(found.tolist()))[1]
+        assert problem.simulated(found).step_ns == priced_anew(name, tuple(found.tolist()))[1]
 
 
 def test_moves_pay_under_a_tight_budget(monkeypatch):

@@ -133,7 +133,7 @@ class Reorder(Pass):
 def _report(problem: Problem, limits: Limits, best: SearchResult, peak: int) -> ReorderReport:
     from commcc.timing.predict import milliseconds
 
-    before, after = problem.before, problem.simulator.run(best.order)
+    before, after = problem.before, problem.simulated(best.nodes)
     place = {node: at for at, node in enumerate(best.order)}
     launches = [n for n in problem.index.launches if place[n] != n]
     remarks = []

@@ -16,6 +16,8 @@ from commcc.schedule.heaps import Heaps, heaps, pop, push
 from commcc.schedule.live import SIZES, live_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from commcc.schedule.arrays import Graph, Ints, Records
 
 
@@ -54,6 +56,29 @@ def judge(graph: Graph, order: Ints) -> Judged:
 @kernel
 def _judge(graph: Graph, order: Ints, scratch: Scratch) -> Judged:
     return judged(graph, order, scratch)
+
+
+def step_alone(graph: Graph, order: Ints, prices: Mapping[int, int]) -> int:
+    """The step alone, where some nodes have other prices than the graph says."""
+    nodes, ns = (np.fromiter(each, np.int64, len(prices)) for each in (prices, prices.values()))
+    return int(_step_alone(graph, order, nodes, ns, Scratch.of(graph)))
+
+
+@kernel
+def _step_alone(graph: Graph, order: Ints, nodes: Ints, ns: Ints, scratch: Scratch) -> int:
+    _exchange(graph, nodes, ns)
+    step = step_of(graph, order, scratch)
+    _exchange(graph, nodes, ns)
+    return step
+
+
+@compiled
+def _exchange(graph: Graph, nodes: Ints, ns: Ints) -> None:
+    """The graph's prices and these change places; a copy of the graph would take longer than a simulation."""
+    for k in range(len(nodes)):
+        own = graph.nodes[nodes[k]].compute_ns
+        graph.nodes[nodes[k]].compute_ns = ns[k]
+        ns[k] = own
 
 
 @compiled

@@ -69,49 +69,23 @@ class Moves(NamedTuple):
 
 
 def improved(problem: Problem, limits: Limits, order: Iterable[int], trials: int) -> Ints:
-    """The best order that so many trials lead to: within the limits if this one is, and with the prices it has.
-
-    The same order where its prices are not those of the graph, and an order that has them is beyond the limits.
-    """
-    given = np.fromiter(order, np.int64)
-    begun = priced_order(problem, given)
+    """The best order that so many trials lead to: within the limits if this one is, and with the prices it has."""
+    begun = np.fromiter(order, np.int64)
     moves = Moves.of(problem, limits, begun)
-    enough = len(given) - moves.state[0].first > 2
-    if enough and not _improve(with_payers(problem, begun), moves, trials):
-        return given
+    if len(begun) - moves.state[0].first > 2:
+        _improve(with_payers(problem, begun), moves, trials)
     best: Ints = moves.places.kept.copy()
     return best
 
 
-def priced_order(problem: Problem, order: Ints) -> Ints:
-    """The order with nodes that pay for fused chains ahead of the rest of these, as prices have it."""
-    after = problem.costs.after
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
-    if all(place[pred] < place[node] for node, preds in after.items() for pred in preds):
-        return order
-    done, result = [False] * len(order), list[int]()
-    stack = order.tolist()[::-1]
-    while stack:
-        node = stack[-1]
-        missing = [p for p in (*problem.preds[node], *after.get(node, ())) if not done[p]]
-        # Those that come first in the order so far are taken first.
-        stack += sorted(missing, key=lambda p: -place[p])
-        if not missing and not done[stack.pop()]:
-            done[node] = True
-            result.append(node)
-    return np.array(result)
-
-
 def with_payers(problem: Problem, order: Ints) -> Graph:
-    """The graph with edges from nodes that pay for fused chains to others of these, where the order has them so."""
-    graph = problem.graph
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
-    after = {node: [p for p in payers if place[p] < place[node]] for node, payers in problem.costs.after.items()}
+    """The graph under the prices of an order, with edges from nodes that pay for fused chains to others of these."""
+    graph, payers = problem.graph_in(order), problem.costs.payers
+    if payers is None:
+        return graph
     preds = list(problem.preds)
-    for node, payers in after.items():
-        preds[node] = (*preds[node], *payers)
+    for node, paying in payers.after(order).items():
+        preds[node] = (*preds[node], *paying)
     rows, items = rows_of(preds, *({} for _ in TABLES[2:]))
     both = graph.rows.copy()
     both.preds, both.users = rows.preds + len(graph.items), rows.users + len(graph.items)
@@ -126,12 +100,10 @@ def begin(graph: Graph, moves: Moves) -> None:
 
 
 @kernel
-def _improve(graph: Graph, moves: Moves, trials: int) -> bool:
-    """Whether the order to begin with, or one that was kept, is within the limits on collectives in flight."""
+def _improve(graph: Graph, moves: Moves, trials: int) -> None:
     state, places, count = moves.state[0], moves.places, len(moves.places)
     measure(graph, moves)
     keep(graph, moves)
-    within = allowed(graph, moves)
     state.most_run = max(state.run, SHORT)
     for _trial in range(trials):
         _first_move(graph, moves)
@@ -142,11 +114,9 @@ def _improve(graph: Graph, moves: Moves, trials: int) -> bool:
             measure(graph, moves)
             if _no_worse(state):
                 keep(graph, moves)
-                within = True
                 continue
         for place in range(count):
             places[place].node = places[place].kept
-    return within
 
 
 @compiled

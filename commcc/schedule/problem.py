@@ -14,6 +14,7 @@ from commcc.graph.memory import MemoryModel, resized
 from commcc.graph.ops.kernels import Work
 from commcc.schedule.arrays import BUFFER, NODE, Graph, Ints, Records, fill_in, records, rows_of
 from commcc.schedule.folding import Folded, fold, unfold
+from commcc.schedule.judge import step_alone
 from commcc.schedule.paths import longest_tails
 from commcc.timing.simulate import Simulator, lower_bound
 from commcc.timing.simulate.bound import Jobs, longest_paths, path_bound
@@ -65,6 +66,7 @@ class Schedulable(Protocol):
     def bound(self) -> int: ...
     @property
     def feeding(self) -> object: ...
+    def own_step(self, order: Ints, step: int) -> int: ...
     def bounds(self, limits: Limits) -> Bounds: ...
 
 
@@ -100,6 +102,10 @@ class Units:
     def bounds(self, limits: Limits) -> Bounds:
         """Limits for kernels, -1 for none."""
         return self.problem.bounds(limits)
+
+    def own_step(self, order: Ints, step: int) -> int:
+        """The step of the graph that comes out; ``step`` is that under the prices of the graph's own order."""
+        return self.problem.own_step(self.unfolded(order), step) if self.problem.costs.payers is not None else step
 
     def unfolded(self, order: Ints) -> Ints:
         """The order of all nodes that an order of units stands for."""
@@ -171,6 +177,25 @@ class Problem:
     def bounds(self, limits: Limits) -> Bounds:
         """Limits for kernels, -1 for none: budget, bytes in flight, prefetch."""
         return kernel_bounds(limits, 0 if limits.in_flight is None else self.own_in_flight)
+
+    def own_step(self, order: Ints, step: int) -> int:
+        """The step of the graph that comes out; ``step`` is that under the prices of the graph's own order."""
+        changed = {} if self.costs.payers is None else self.costs.payers.prices(order)
+        return step_alone(self.graph, order, changed) if changed else step
+
+    def graph_in(self, order: Ints) -> Graph:
+        """For kernels, under the prices of the graph that this order makes: others pay for fused chains there."""
+        changed = {} if self.costs.payers is None else self.costs.payers.prices(order)
+        if not changed:
+            return self.graph
+        nodes = self.graph.nodes.copy()
+        fill_in(nodes.compute_ns, changed)
+        return self.graph._replace(nodes=nodes)
+
+    def simulated(self, order: Ints) -> Timeline:
+        """The timeline of the graph that this order makes."""
+        costs = self.costs.in_order(order)
+        return (self.simulator if costs is self.costs else Simulator(self.index, costs)).run(order.tolist())
 
     def has_kernel(self, nodes: Iterable[int]) -> bool:
         """Whether any of the nodes copies in a kernel of its own, as what puts the members of a bucket together."""

@@ -24,7 +24,8 @@ was reached: what need not be early then takes no memory early. Last, under the 
 rounds with a little less memory, for as long as each gains: the scheduler hoists what fits first, and what it could
 not hoist later may have gained more.
 
-An order that needs less memory above the budget wins, then the shorter simulated step. Steps are compared
+An order that needs less memory above the budget wins, then the shorter simulated step: that of the graph that comes
+out, in which others may pay for fused chains. Steps are compared
 to 0.1 % of the lower bound; among equal ones the shorter longest run of compute between two
 reduce-scatters wins, then what is left of the step, then the lower peak, then the one that came first. No
 step longer than the graph's own is taken unless it saves memory above the budget. The search ends before its
@@ -289,7 +290,8 @@ def glance(
         aim = problem.bound * target // 1000 if target else min(best.step_ns, hopeless or best.step_ns)
         order = schedule(problem, begun.nodes, Policy(aim, *rest), limits, until)
         result = replace(_judge(problem, order, tried, begun.settings or (setting,)), lined=begun.lined)
-        best = min(best, result, key=lambda candidate: candidate.rank(problem, start, limits))
+        if result.rank(problem, start, limits) < best.rank(problem, start, limits):
+            best = min(best, _priced(problem, result), key=lambda candidate: candidate.rank(problem, start, limits))
     return best
 
 
@@ -322,7 +324,7 @@ class _Search:
             base, setting = fresh.pop(0) if explore else (_OWN, unused.pop(0))
             idle += 1
             begun = self._base(base, limits) if explore else best
-            result = self._schedule(begun, setting, limits, best.beaten_by(problem, limits))
+            result = self._schedule(begun, setting, limits, best)
             rank = result.rank(problem, start, limits)
             if explore:
                 results[setting] = min(rank, results.get(setting, rank))
@@ -367,7 +369,7 @@ class _Search:
 
     def _unfolded(self, of: SearchResult) -> SearchResult:
         order = self.units.unfolded(of.nodes)
-        return replace(_judge(self.problem, order, of.tried, of.settings), lined=of.lined)
+        return replace(_judge(self.problem, order, of.tried, of.settings), lined=of.lined, step_ns=of.step_ns)
 
     def cut(self) -> None:
         """Cut long runs of compute, as short as the step and the limits bear.
@@ -381,7 +383,7 @@ class _Search:
                 if most >= min(best.longest_run, self.best.longest_run):
                     break
                 order = cut_runs(self.problem, self.limits, best.order, most)
-                result = _judge(self.problem, order, best.tried, best.settings)
+                result = _priced(self.problem, _judge(self.problem, order, best.tried, best.settings))
                 same = result.step_ns * _SAME <= best.step_ns * (_SAME + 1)
                 if same and self._rank(result) < self._rank(best) and self._in_flight(order):
                     self.best = min(self.best, result, key=self._rank)
@@ -392,7 +394,8 @@ class _Search:
         if self.best.longest_run <= SHORT or not self.problem.feeding:
             return
         order = evened(self.problem, self.limits, self.best.nodes)
-        self.best = min(self.best, _judge(self.problem, order, self.best.tried, self.best.settings), key=self._rank)
+        result = _priced(self.problem, _judge(self.problem, order, self.best.tried, self.best.settings))
+        self.best = min(self.best, result, key=self._rank)
 
     def move(self, orders: Sequence[SearchResult]) -> None:
         """Improve orders by moves: all that were best, since with more effort the last of them would be another one."""
@@ -402,7 +405,8 @@ class _Search:
         trials = min(_TRIALS, _TRIED_NODES // max(1, count))
         for result in dict.fromkeys(orders):
             order = improved(self.problem, self.limits, result.nodes, trials)
-            self.best = min(self.best, _judge(self.problem, order, result.tried, result.settings), key=self._rank)
+            moved = _priced(self.problem, _judge(self.problem, order, result.tried, result.settings))
+            self.best = min(self.best, moved, key=self._rank)
 
     def _rank(self, result: SearchResult) -> Rank:
         return result.rank(self.problem, self.start, self.limits)
@@ -435,15 +439,24 @@ class _Search:
             return self.lines[limits]
         return self.start
 
-    def _schedule(self, base: SearchResult, setting: Setting, limits: Limits, until: int | None = None) -> SearchResult:
-        """Make a schedule and judge it; it becomes the best where it is. until: see :func:`schedule`."""
+    def _schedule(
+        self, base: SearchResult, setting: Setting, limits: Limits, best: SearchResult | None = None
+    ) -> SearchResult:
+        """Make a schedule and judge it; it becomes the best where it is.
+
+        best: of the round. What is sure to be no better is given up, and what is no better is not priced anew.
+        """
         problem, (target, *rest) = self.units, setting
         aim = problem.bound * target // 1000 if target else self.best.step_ns
+        until = best.beaten_by(problem, limits) if best is not None else None
         order = schedule(problem, base.nodes, Policy(aim, *rest), limits, until)
         self.tried += 1
         detail(f"schedule {self.tried} of at most {self.effort}")
         result = replace(_judge(problem, order, self.tried, (*base.settings, setting)), lined=base.lined)
-        self._take(result)
+        better = best is not None and result.rank(problem, self.start, limits) < best.rank(problem, self.start, limits)
+        if better or self._rank(result) < self._rank(self.best):
+            result = _priced(problem, result)
+            self._take(result)
         return result
 
     def _take(self, result: SearchResult) -> None:
@@ -473,5 +486,11 @@ def _lined(problem: Schedulable, limits: Limits, own_peak: int) -> SearchResult:
 
 
 def _judge(problem: Schedulable, order: Ints, tried: int, settings: tuple[Setting, ...]) -> SearchResult:
+    """Under the prices of the graph's own order, which is quick; see :func:`_priced`."""
     step, peak, run = judge(problem.graph, order)
     return SearchResult(order.tobytes(), step, peak, run, tried, settings)
+
+
+def _priced(problem: Schedulable, result: SearchResult) -> SearchResult:
+    """With the step of the graph that comes out: in another order others pay for fused chains."""
+    return replace(result, step_ns=problem.own_step(result.nodes, result.step_ns))

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commcc.graph.ops.kernels import Work
-from commcc.schedule.arrays import Graph, records
+from commcc.schedule.arrays import Graph, Ints, records
 from commcc.schedule.drawing import Drawing
 from commcc.schedule.drawing_units import Rows
 from commcc.schedule.folding import fold
@@ -55,6 +55,10 @@ class Sketch:
     def compute_ns(self) -> int:
         """What the compute stream does, launches included."""
         return int(np.sum(self.graph.nodes.compute_ns))
+
+    def own_step(self, order: Ints, step: int) -> int:
+        """The step itself: who pays for fused chains in other orders is not looked at."""
+        return step
 
     def bounds(self, limits: Limits) -> Bounds:
         """Limits for kernels."""

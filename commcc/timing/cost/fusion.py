@@ -35,7 +35,8 @@ nothing comes before are left out: those cannot be on a cycle.)
 Control edges (:mod:`commcc.graph.index.control`) are no order edges for rule 1 as long as the chains then wait for
 nothing that waits for them, which is checked; else they count, and split chains that could not be one kernel.
 
-So prices hold in every order that leaves those who pay ahead of the rest of their chain (:attr:`Chains.after`).
+So prices hold in every order that leaves those who pay ahead of the rest of their chain (:attr:`Chains.after`); in
+others somebody else pays (:mod:`commcc.timing.cost.payers`).
 
 Limits: real compilers also split chains that get too big, fuse reductions only where their shapes
 fit, fuse chains that merely read the same tensor, and recompute cheap values instead of keeping them.
@@ -178,23 +179,31 @@ class Chains:
         }
         return min(sum(taken.values()), self._traffic.bytes[node])
 
+    def members(self) -> list[int]:
+        """Nodes that are in a chain of their own or of several, without views and constants."""
+        return [i for i, member in enumerate(self.member) if member]
+
     def traffic(self) -> dict[int, tuple[int, int, int]]:
         """Bytes read, bytes written and kernels of every member and constant."""
-        result: dict[int, tuple[int, int, int]] = {}
-        paying = _Paying({}, {}, set(), {})
-        for i, member in enumerate(self.member):
-            if i in self.constants:
-                in_memory = self.is_materialized(i)
-                result[i] = (0, self._traffic.bytes[i] if in_memory else 0, int(in_memory))
-            elif member:
-                first = paying.first.setdefault(self.of[i], i)
-                read, earlier = self._entering(i, paying)
-                result[i] = (read, self.leaving(i), int(first == i))
-                if first != i:
-                    earlier.add(first)
-                if earlier:
-                    self.after[i] = tuple(sorted(earlier))
+        result, self.after = self.paid(self.members())
+        for i in self.constants:
+            in_memory = self.is_materialized(i)
+            result[i] = (0, self._traffic.bytes[i] if in_memory else 0, int(in_memory))
         return result
+
+    def paid(self, nodes: Sequence[int]) -> tuple[dict[int, tuple[int, int, int]], dict[int, tuple[int, ...]]]:
+        """The same of these members, all that their chains have, in this order; and what :attr:`after` has for them."""
+        result, after = dict[int, tuple[int, int, int]](), dict[int, tuple[int, ...]]()
+        paying = _Paying({}, {}, set(), {})
+        for i in nodes:
+            first = paying.first.setdefault(self.of[i], i)
+            read, earlier = self._entering(i, paying)
+            result[i] = (read, self.leaving(i), int(first == i))
+            if first != i:
+                earlier.add(first)
+            if earlier:
+                after[i] = tuple(sorted(earlier))
+        return result, after
 
     def concatenations(self) -> dict[int, tuple[int, int, int]]:
         """Bytes read, bytes written and kernels of those of which members or constants write a part in its place."""

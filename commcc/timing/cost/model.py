@@ -169,7 +169,8 @@ class CostModel:
 
     def price(self, index: GraphIndex) -> Costs:
         """Prices of every node of a graph."""
-        from commcc.timing.cost.operations import free_calls, ordered_operations
+        from commcc.timing.cost.operations import free_calls, operations_and_chains
+        from commcc.timing.cost.payers import Payers
         from commcc.timing.cost.topology import streams
 
         count = len(index)
@@ -181,7 +182,7 @@ class CostModel:
             priced_by[node], ns[node] = len(self.sources) - 1, free_ns
         how: dict[int, str] = {}
         latency: dict[int, int] = {}
-        operations, after = ordered_operations(index, fused=self.settings.fused)
+        operations, chains = operations_and_chains(index, fused=self.settings.fused)
         # Layers repeat, so few operations are asked about: most are the same as an earlier one.
         asked = {
             key: self._ask_operation(operation)
@@ -219,8 +220,11 @@ class CostModel:
             streams=streams(index.groups, self.ranks_per_node, self.settings.share_link),
             warnings=tuple(text for source in self.sources for text in source.warnings) + said,
             within=within,
-            after=after,
+            payers=Payers(chains, operations, self._operation_ns) if chains is not None and chains.after else None,
         )
+
+    def _operation_ns(self, operation: Operation) -> int:
+        return self.operation(operation).ns
 
     def _require_range(self, index: GraphIndex, ns: Sequence[int]) -> None:
         """Times and bytes can be added up in 64 bits; GraphError names the node that is larger than any machine."""

@@ -19,18 +19,16 @@ from commcc.timing.cost.traffic import Traffic, on_host
 from commcc.timing.cost.types import Operation
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from commcc.graph.index import GraphIndex
 
 
 def operations(index: GraphIndex, *, fused: bool) -> dict[int, Operation]:
     """Operation of every node that runs something on the compute stream, by node number."""
-    return ordered_operations(index, fused=fused)[0]
+    return operations_and_chains(index, fused=fused)[0]
 
 
-def ordered_operations(index: GraphIndex, *, fused: bool) -> tuple[dict[int, Operation], Mapping[int, tuple[int, ...]]]:
-    """The same, and by node those it must not come before, as then another node of its chain would pay."""
+def operations_and_chains(index: GraphIndex, *, fused: bool) -> tuple[dict[int, Operation], Chains | None]:
+    """The same, and the chains where there are any."""
     traffic = Traffic(index)
     chains = Chains(index, traffic) if fused else None
     in_chains = {**chains.traffic(), **chains.concatenations()} if chains else {}
@@ -40,7 +38,7 @@ def ordered_operations(index: GraphIndex, *, fused: bool) -> tuple[dict[int, Ope
         for i, work in enumerate(index.estimates.work)
         if work is not Work.FREE and i not in index.launches
     }
-    return by_node, chains.after if chains else {}
+    return by_node, chains
 
 
 #: Operations by all that tells them apart.

@@ -6,16 +6,15 @@ to the byte on every machine.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from commcc.base.options import option
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from commcc.base.terms import Json, Kind
     from commcc.graph.index import Tensor
+    from commcc.timing.cost.payers import Ints, Payers
 
 
 @dataclass(frozen=True)
@@ -171,8 +170,8 @@ class Costs:
     how: what decided the price of each launch. latency_ns: of each launch.
     launch_ns: what each launch takes of the compute stream. slowdown_permille: 1000 for none.
     streams: for every group the queue that its collectives wait in; groups in one queue share a link. within: of
-    nodes whose sub-graphs communicate. after: by node of a fused chain, those of it that have to stay ahead: in other
-    orders another node pays, and prices differ.
+    nodes whose sub-graphs communicate. payers: of fused chains; in other orders another node pays, and prices differ.
+    None where no chain has several nodes.
     """
 
     model: str
@@ -187,4 +186,14 @@ class Costs:
     streams: dict[str, str]
     warnings: tuple[str, ...] = ()
     within: dict[int, Within] = field(default_factory=dict)
-    after: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    payers: Payers | None = field(default=None, repr=False, compare=False)
+
+    def in_order(self, order: Ints) -> Costs:
+        """Those of the same graph in another order, by the same numbers of nodes."""
+        changed = {} if self.payers is None else self.payers.prices(order)
+        if not changed:
+            return self
+        ns = list(self.ns)
+        for node, price in changed.items():
+            ns[node] = price
+        return replace(self, ns=tuple(ns), payers=None)

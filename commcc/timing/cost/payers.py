@@ -1,0 +1,89 @@
+"""Who pays for fused chains in other orders of a graph, and how much.
+
+    costs.payers.prices(order)              # {17: 2000, 23: 41_500}: ns of nodes that cost something else there
+    costs.payers.after(order)               # what has to stay ahead of each member, so that these prices hold
+
+The first member of a chain that runs pays for its kernel, the first reader of a tensor for its bytes
+(:mod:`commcc.timing.cost.fusion`). The chains are the same in every legal order, so only those whose payers no longer
+stand first are priced anew: the prices are those of the graph written in that order, to the ns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from commcc.timing.cost.fusion import Chains
+    from commcc.timing.cost.types import Operation
+
+Ints = NDArray[np.int64]
+
+
+class Payers:
+    """Of one graph, whose own order the operations are of. price: ns of an operation."""
+
+    def __init__(self, chains: Chains, operations: Mapping[int, Operation], price: Callable[[Operation], int]) -> None:
+        self._chains, self._operations, self._price = chains, operations, price
+        self._in_place = frozenset(chains.concatenations())
+        pairs = [(node, payer) for node, payers in chains.after.items() for payer in payers]
+        self._late, self._early = np.array(pairs, np.int64).reshape(-1, 2).T.copy()
+        self._chain = np.array([chains.of[node] for node, _ in pairs], np.int64)
+        members: dict[int, list[int]] = {}
+        for node in chains.members():
+            members.setdefault(chains.of[node], []).append(node)
+        self._members = {chain: np.array(nodes, np.int64) for chain, nodes in members.items()}
+        # Schedules of one graph have most chains in one of few orders.
+        self._known: dict[bytes, tuple[tuple[int, int], ...]] = {}
+
+    def prices(self, order: Ints) -> dict[int, int]:
+        """Nodes that cost something else in this order of all nodes than in the graph's own, and their ns."""
+        place, known = _places(order), self._known
+        result = dict[int, int]()
+        for chain in self._changed(place):
+            members = self._in_order(chain, place)
+            key = members.tobytes()
+            if key not in known:
+                known[key] = self._priced(members.tolist())
+            result.update(known[key])
+        return result
+
+    def after(self, order: Ints) -> Mapping[int, tuple[int, ...]]:
+        """By member those of its chain that pay ahead of it in this order: as long as they do, its prices hold."""
+        place = _places(order)
+        result = dict(self._chains.after)
+        for chain in self._changed(place):
+            members = self._in_order(chain, place).tolist()
+            for node in members:
+                result.pop(node, None)
+            result.update(self._chains.paid(members)[1])
+        return result
+
+    def _changed(self, place: Ints) -> list[int]:
+        """Chains of which a payer comes behind a member that it stood ahead of."""
+        changed: list[int] = np.unique(self._chain[place[self._late] < place[self._early]]).tolist()
+        return changed
+
+    def _in_order(self, chain: int, place: Ints) -> Ints:
+        members = self._members[chain]
+        return members[place[members].argsort()]
+
+    def _priced(self, members: list[int]) -> tuple[tuple[int, int], ...]:
+        """Of one chain in this order."""
+        result = []
+        for node, (read, _written, kernels) in self._chains.paid(members)[0].items():
+            own = self._operations[node]
+            if (own.read_bytes, own.kernels) != (read, kernels) and node not in self._in_place:
+                result.append((node, self._price(replace(own, read_bytes=read, kernels=kernels))))
+        return tuple(result)
+
+
+def _places(order: Ints) -> Ints:
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    return place
