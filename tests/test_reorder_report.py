@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache, partial
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -71,8 +71,8 @@ def test_the_report_is_what_comes_out(name, options):
         assert report["exposed_ms"][which] == round(timeline.exposed_ns / 1e6, 6)
         assert report["peak_bytes"][which] == live_bytes(index).peak_bytes
         assert report["in_flight_bytes"][which] == timeline.in_flight_bytes
-        near = partial(pytest.approx, rel=0, abs=5e-6 * which)
-        assert report["lower_bound_ms"] == near(round(lower_bound(index, costs).ns / 1e6, 6))
+        assert report["lower_bound_ms"] == round(lower_bound(index, costs).ns / 1e6, 6)
+        assert report["over_bound"] >= 0
     assert report["step_ms"][1] < report["step_ms"][0]
     assert 0 < report["moved_nodes"] < len(result.first.index)
     assert result.verified == "proved"

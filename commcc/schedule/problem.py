@@ -143,9 +143,10 @@ class Problem:
         self.stream_ns = jobs.compute
         if known is not None:
             self.bound = known.bound.ns
+        elif quick:
+            self.bound = path_bound(index, costs, jobs, longest_paths(index, jobs))
         else:
-            reach = longest_paths(index, jobs)
-            self.bound = path_bound(index, costs, jobs, reach) if quick else lower_bound(index, costs, reach=reach).ns
+            self.bound = lower_bound(index, costs).ns
         self.stream = {i: costs.streams.get(launch.group, launch.group) for i, launch in index.launches.items()}
         self.bytes = {i: in_flight_bytes(index, i, launch) for i, launch in index.launches.items()}
         before = [0, *accumulate(map(int, index.compute))]

@@ -205,6 +205,34 @@ class Chains:
                 after[i] = tuple(sorted(earlier))
         return result, after
 
+    def before(self) -> dict[int, int]:
+        """For each member the bits of others of its chain that come ahead of it in any order, by their places there."""
+        bits, own, counts = [0] * len(self.of), [0] * len(self.of), dict[int, int]()
+        for node, chain in enumerate(self.of):
+            if chain < 0:
+                continue
+            for pred in self._index.preds(node):
+                # A way from one member to another does not leave the chain.
+                if self.of[pred] == chain:
+                    bits[node] |= bits[pred] | own[pred]
+            if self.member[node]:
+                own[node] = 1 << counts.setdefault(chain, 0)
+                counts[chain] += 1
+        return {node: bits[node] for node in self.members()}
+
+    def entering(self, node: int) -> dict[int, tuple[int, int]]:
+        """By what a member reads from outside its chain: the tensor that this is a view of, and bytes."""
+        chain, producers, result = self.of[node], self._traffic.producer, dict[int, tuple[int, int]]()
+        for source, size in self._traffic.reads(node):
+            producer = producers[source]
+            if not (self.of[producer] == chain and self.member[producer]) and producer not in self.constants:
+                result.setdefault(source, (self._traffic.origin[source], size))
+        return result
+
+    def size_of(self, node: int) -> int:
+        """Bytes of its result."""
+        return self._traffic.bytes[node]
+
     def concatenations(self) -> dict[int, tuple[int, int, int]]:
         """Bytes read, bytes written and kernels of those of which members or constants write a part in its place."""
         index, traffic, result = self._index, self._traffic, dict[int, tuple[int, int, int]]()
@@ -222,12 +250,7 @@ class Chains:
     def _entering(self, node: int, paying: _Paying) -> tuple[int, set[int]]:
         """Bytes that a member reads and no earlier member of its chain has read; who paid last for the same tensors."""
         chain, total, readers = self.of[node], 0, set[int]()
-        producers, origins = self._traffic.producer, self._traffic.origin
-        for source, size in self._traffic.reads(node):
-            producer = producers[source]
-            if (self.of[producer] == chain and self.member[producer]) or producer in self.constants:
-                continue
-            origin = origins[source]
+        for source, (origin, size) in self.entering(node).items():
             read = chain, origin
             if (payer := paying.last.get(read, node)) != node:
                 readers.add(payer)

@@ -11,10 +11,13 @@ stand first are priced anew: the prices are those of the graph written in that o
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+
+from commcc.timing.cost.least import Least, Pricing, least
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -63,6 +66,12 @@ class Payers:
                 result.pop(node, None)
             result.update(self._chains.paid(members)[1])
         return result
+
+    @cached_property
+    def least(self) -> Least:
+        """What the chains cost at least, whatever the order."""
+        pricing = Pricing(self._chains, self._operations, self._price, self._in_place)
+        return least(pricing, {chain: nodes.tolist() for chain, nodes in self._members.items()})
 
     def _changed(self, place: Ints) -> list[int]:
         """Chains of which a payer comes behind a member that it stood ahead of."""

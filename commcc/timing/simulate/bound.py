@@ -35,6 +35,10 @@ Nor does it help to match durations: the least that collectives Y cannot hide be
 each bit of compute can hide those it is not ordered with, is a transport problem, and by duality of
 linear programs its value is the sum above for a part of Y and the compute ordered with that part.
 
+Who comes first in a fused chain pays for it, so prices differ from order to order. Every node counts with the least
+that it has in any; what is left of the least that the whole chain costs is a job of its own on the compute stream, with
+the least head and tail of those that may pay it (:mod:`commcc.timing.cost.least`): bits of it run when these pay.
+
 Slow-down of compute and sharing of links only make steps longer; launches count with what they take
 of the compute stream. Limits: jobs may be interrupted here, which one long kernel cannot be; two
 machines are only ever added up through heads and tails; valid for the graph as it stands, not for one
@@ -44,7 +48,7 @@ with merged collectives.
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from commcc.timing.simulate.events import STREAM, Events, on_stream
@@ -54,6 +58,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from commcc.graph.index import GraphIndex
+    from commcc.timing.cost.least import Rest
     from commcc.timing.cost.types import Costs
 
 
@@ -97,26 +102,26 @@ class Reach:
     landed: list[int]
 
 
-def lower_bound(
-    index: GraphIndex, costs: Costs, load: Mapping[int, int] | None = None, reach: Reach | None = None
-) -> Bound:
-    """No legal order of the graph has a shorter step under these costs.
+def lower_bound(index: GraphIndex, costs: Costs, load: Mapping[int, int] | None = None) -> Bound:
+    """No legal order of the graph has a shorter step under these costs, whoever pays for fused chains in it.
 
     load: for launches the ns that they keep their stream busy for, where that is less than they take: a
-    collective that is merged takes no less time than alone, but shares what it costs its stream. reach: where it is
-    known.
+    collective that is merged takes no less time than alone, but shares what it costs its stream.
     """
-    events = Events.of(index, costs, load)
-    after = heads(events.mirrored())
+    least, rests = _at_least(costs)
+    events = Events.of(index, least, load)
+    before, after = heads(events), heads(events.mirrored())
     jobs: list[list[tuple[int, int, int]]] = [[] for _ in range(events.machines)]
-    for machine, job in zip(events.machine, zip(heads(events), events.load, after, strict=True), strict=True):
+    for machine, job in zip(events.machine, zip(before, events.load, after, strict=True), strict=True):
         if job[1]:
             jobs[machine].append(job)
+    for nodes, ns in rests:
+        jobs[STREAM].append((min(before[node] for node in nodes), ns, min(after[node] for node in nodes)))
     streams = jobs[STREAM + 1 :]
     parts = {
         "compute": sum(ns for _, ns, _ in jobs[STREAM]),
         "busiest stream": max((sum(ns for _, ns, _ in stream) for stream in streams), default=0),
-        "critical path": critical_path(index, Jobs.of(index, costs), reach),
+        "critical path": critical_path(index, Jobs.of(index, least)),
         "compute stream, heads and tails": jackson(jobs[STREAM]),
         "group streams, heads and tails": max(map(jackson, streams), default=0),
     }
@@ -124,8 +129,20 @@ def lower_bound(
     return Bound(parts[name], name, parts)
 
 
+def _at_least(costs: Costs) -> tuple[Costs, tuple[Rest, ...]]:
+    """The least that each node takes in any order, and what is left for some of several nodes to take."""
+    if costs.payers is None:
+        return costs, ()
+    ns = list(costs.ns)
+    for node, price in costs.payers.least.ns.items():
+        ns[node] = price
+    return replace(costs, ns=tuple(ns)), costs.payers.least.rests
+
+
 def path_bound(index: GraphIndex, costs: Costs, jobs: Jobs, reach: Reach) -> int:
-    """A lower bound from longest paths alone, in ns: no more than :func:`lower_bound`, in a fraction of its time."""
+    """A lower bound from longest paths alone, in ns, of orders with the prices of this one; made in a fraction of the
+    time that :func:`lower_bound` takes.
+    """
     machines: dict[str | None, list[tuple[int, int, int]]] = {None: []}
     for node, ns in enumerate(jobs.compute):
         if ns:
@@ -139,9 +156,9 @@ def path_bound(index: GraphIndex, costs: Costs, jobs: Jobs, reach: Reach) -> int
     return max(map(jackson, machines.values()))
 
 
-def critical_path(index: GraphIndex, jobs: Jobs, reach: Reach | None = None) -> int:
-    """The longest path of durations; reach: where it is known."""
-    reach = longest_paths(index, jobs) if reach is None else reach
+def critical_path(index: GraphIndex, jobs: Jobs) -> int:
+    """The longest path of durations."""
+    reach = longest_paths(index, jobs)
     return max((h + c + t for h, c, t in zip(reach.head, jobs.compute, reach.tail, strict=True)), default=0)
 
 

@@ -1,0 +1,140 @@
+"""The least that fused chains cost in any order of a graph, whoever pays.
+
+    least = costs.payers.least
+    least.ns[node]                          # no less in any order; nodes whose price is always the same are left out
+    least.rests                             # [Rest(nodes=(3, 7), ns=1800)]: one of them or several pay that besides
+
+A member pays for the kernel of its chain where no other one can come first, and for what it reads where no other
+reader can come before it. What a chain costs in the order that is best for it, and its members do not pay in all
+orders, is its rest.
+
+Limits: orders within a chain that nothing allows (by what lies outside of it) count as possible. A rest is up to half a
+ns a member too small, since prices are rounded one by one. Chains with a concatenation that is written in place have
+none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from commcc.timing.cost.fusion import Chains
+    from commcc.timing.cost.types import Operation
+
+
+class Rest(NamedTuple):
+    """What nodes of one chain pay together, in any order, on top of the least of each."""
+
+    nodes: tuple[int, ...]
+    ns: int
+
+
+class Least(NamedTuple):
+    """See the module docstring."""
+
+    ns: dict[int, int]
+    rests: tuple[Rest, ...]
+
+
+@dataclass(frozen=True)
+class Pricing:
+    """What is asked of members. fixed: those whose price no order changes, though others of their chain may."""
+
+    chains: Chains
+    operations: Mapping[int, Operation]
+    price: Callable[[Operation], int]
+    fixed: frozenset[int]
+
+    def of(self, node: int, read: int, kernels: int, more: int = 0) -> int:
+        """ns; more: bytes written besides its own."""
+        own = self.operations[node]
+        return self.price(replace(own, read_bytes=read, kernels=kernels, written_bytes=own.written_bytes + more))
+
+
+def least(pricing: Pricing, members: Mapping[int, Sequence[int]]) -> Least:
+    """Of all chains of several members, which are given in an order that is legal."""
+    ns, rests = dict[int, int](), list[Rest]()
+    before = pricing.chains.before()
+    for nodes in members.values():
+        if len(nodes) > 1:
+            chain = _Chain(pricing, nodes, before)
+            ns.update(chain.least)
+            if chain.rest is not None:
+                rests.append(chain.rest)
+    return Least(ns, tuple(rests))
+
+
+class _Chain:
+    """before: by node, the bits of members of its chain that always come ahead of it, by their places in ``nodes``."""
+
+    def __init__(self, pricing: Pricing, nodes: Sequence[int], before: Mapping[int, int]) -> None:
+        self.pricing, self.nodes = pricing, nodes
+        self.firsts = [node for node in nodes if not before[node]]
+        #: By member, those that may come ahead of it.
+        bits = {node: 1 << k for k, node in enumerate(nodes)}
+        self.ahead = {node: [n for n in nodes if n != node and not before[n] & bits[node]] for node in nodes}
+        self.reads = {node: pricing.chains.entering(node) for node in nodes}
+        self.least: dict[int, int] = {}
+        self.rest: Rest | None = None
+        self._find()
+
+    def _find(self) -> None:
+        pricing, alone = self.pricing, len(self.firsts) == 1
+        own = {node: pricing.price(pricing.operations[node]) for node in self.nodes}
+        least, payers = dict(own), list[int]()
+        for node in self.nodes:
+            if node in pricing.fixed:
+                continue
+            read, most = self._least_read(node), self._most_read(node)
+            first = node in self.firsts
+            # A measured price of the whole kernel may be below that of the bytes alone.
+            prices = [pricing.of(node, read, kernels) for kernels in ((1,) if first and alone else (0, 1)[: 1 + first])]
+            least[node] = min(*prices, own[node])
+            if (first and not alone) or read < most:
+                payers.append(node)
+        self.least = {node: ns for node, ns in least.items() if ns < own[node]}
+        if payers and pricing.fixed.isdisjoint(self.nodes):
+            left = self._total() - sum(least.values())
+            self.rest = Rest(tuple(payers), left) if left > 0 else None
+
+    def _total(self) -> int:
+        """The least that the chain costs in all: one of those that can is first, and bytes add up."""
+        pricing, written = self.pricing, {node: self.pricing.operations[node].written_bytes for node in self.nodes}
+        sources: dict[int, dict[int, int]] = {}
+        for node in self.nodes:
+            for source, (origin, size) in self.reads[node].items():
+                known = sources.setdefault(origin, {})
+                known[source] = min(size, known.get(source, size))
+        size_of = pricing.chains.size_of
+        read = sum(min(size_of(origin), sum(sizes.values())) for origin, sizes in sources.items())
+        totals = []
+        for first in self.firsts:
+            most = self._most_read(first)
+            others = max(0, read - most) + sum(written.values()) - written[first]
+            rest = pricing.of(first, 0, 0, others - written[first])
+            totals.append(pricing.of(first, most, 1) + rest)
+        return min(totals) - len(self.nodes) // 2 - 1
+
+    def _most_read(self, node: int) -> int:
+        return sum(self._per_origin(self.reads[node], {}).values())
+
+    def _least_read(self, node: int) -> int:
+        """Where all that may come ahead do."""
+        taken: dict[int, tuple[int, int]] = {}
+        for other in self.ahead[node]:
+            for source, (origin, size) in self.reads[other].items():
+                taken[source] = origin, max(size, taken.get(source, (0, 0))[1])
+        return sum(self._per_origin(self.reads[node], taken).values())
+
+    def _per_origin(self, reads: Mapping[int, tuple[int, int]], taken: Mapping[int, tuple[int, int]]) -> dict[int, int]:
+        """Bytes by tensor, each source once, no more than the tensor has left."""
+        wanted, gone = dict[int, int](), dict[int, int]()
+        for source, (origin, size) in reads.items():
+            wanted[origin] = wanted.get(origin, 0) + (0 if source in taken else size)
+        for origin, size in taken.values():
+            gone[origin] = gone.get(origin, 0) + size
+        size_of = self.pricing.chains.size_of
+        return {origin: min(size, max(0, size_of(origin) - gone.get(origin, 0))) for origin, size in wanted.items()}
