@@ -202,6 +202,46 @@ def shared(mesh):
     return fully_shard(Shared(), mesh=mesh["dp"]), batch()[:1]
 
 
+class Tied(nn.Module):
+    """Two parameters, each of two modules, of which one is checkpointed."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.out = nn.Embedding(8, WIDTH), nn.Linear(WIDTH, 8, bias=False)
+        self.first, self.then = nn.Linear(WIDTH, WIDTH, bias=False), nn.Linear(WIDTH, WIDTH, bias=False)
+        self.out.weight, self.then.weight = self.table.weight, self.first.weight
+
+    def forward(self, tokens, labels):
+        x = self.first(self.table(tokens)).tanh()
+        x = checkpoint(lambda x: self.then(x).tanh(), x, use_reentrant=False)
+        return nn.functional.cross_entropy(self.out(x).float(), labels)
+
+
+def _tied(wrap):
+    tokens = torch.arange(4)
+    return wrap(Tied()), (tokens, tokens)
+
+
+def tied(mesh):
+    return _tied(lambda model: commcc.shard(model, mesh["dp"]))
+
+
+def tied_copies(mesh):
+    return _tied(lambda model: commcc.shard(model, mesh["dp"], replicate=True))
+
+
+def tied_fsdp2(mesh):
+    from torch.distributed.fsdp import fully_shard
+
+    return _tied(lambda model: fully_shard(model, mesh=mesh["dp"]))
+
+
+def tied_ddp(mesh):
+    from torch.nn.parallel import DistributedDataParallel
+
+    return _tied(lambda model: DistributedDataParallel(model, process_group=mesh["dp"].get_group()))
+
+
 def does_not_divide(mesh):
     model, inputs = shard(mesh)[0], batch()
     return model, (inputs[0].view(mesh.size(), -1), inputs[1])

@@ -92,10 +92,25 @@ def test_meshes_that_the_function_builds(tmp_path):
 
 def test_a_weight_of_several_places(tmp_path):
     programs = captured("shared", "dp=4", tmp_path, graphs=("forward", "backward"))
-    assert launches(programs["backward"])["reduce_scatter"] >= 2
+    assert launches(programs["backward"])["reduce_scatter"] == 2
     inputs = programs["forward"].graph.find_nodes(op="placeholder")
     weights = [node for node in inputs if "weight" in str(node.meta.get("desc")) and node.meta["val"] is not None]
     assert len(weights) == 1
+
+
+@pytest.mark.parametrize("graph", ["backward", "step"])
+@pytest.mark.parametrize(
+    ("name", "reductions"),
+    [
+        ("tied", {"reduce_scatter": 2}),
+        ("tied_copies", {"all_reduce": 2}),
+        ("tied_fsdp2", {"reduce_scatter": 2}),
+        ("tied_ddp", {"all_reduce": 2}),
+    ],
+)
+def test_gradients_of_tied_weights_are_added_up_before_they_are_reduced(name, reductions, graph, tmp_path):
+    found = launches(captured(name, "dp=2", tmp_path, graphs=(graph,))[graph])
+    assert {kind: count for kind, count in found.items() if kind != "all_gather"} == reductions
 
 
 def test_an_autocast_that_is_off_in_a_whole_step(tmp_path):
@@ -256,7 +271,7 @@ def test_whole_steps(name, mesh, expected, tmp_path):
 
 @pytest.mark.full
 @pytest.mark.parametrize("inner", ["aot_eager", "inductor"])
-@pytest.mark.parametrize(("name", "mesh"), [("tp", "tp=2"), ("shard", "dp=2"), ("any_batch", "dp=2")])
+@pytest.mark.parametrize(("name", "mesh"), [("tp", "tp=2"), ("shard", "dp=2"), ("any_batch", "dp=2"), ("tied", "dp=2")])
 def test_the_graphs_are_those_of_a_training_job(name, mesh, inner, tmp_path):
     level = {"aot_eager": "aot", "inductor": "aot-inductor"}[inner]
     programs = captured(name, mesh, tmp_path, level=level, graphs=("forward", "backward"))

@@ -36,3 +36,11 @@ def test_gradients_are_averaged_over_all_ranks(reports, job):
     for report in reports:
         assert report[job]["worst"] < rounding
         assert report[job]["places"] == ["(Replicate(), Shard(dim=0))"]
+
+
+@pytest.mark.parametrize(("job", "scatters"), [("tied, op by op", 2), ("tied, compiled", 1)])
+def test_gradients_of_tied_weights_are_added_up_before_they_are_reduced(reports, job, scatters):
+    """Op by op a checkpointed layer gathers for itself, and reduces for itself."""
+    for report in reports:
+        assert report[job]["worst"] < 1e-6
+        assert report[job]["scatters"] == scatters

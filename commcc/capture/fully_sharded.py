@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_map
 
 from commcc.base.errors import OptionError
 from commcc.capture.laptop import RecordedDDP
-from commcc.capture.shards import Gathered, Inner, ShardRule, put, shard
+from commcc.capture.shards import Gathered, Inner, ShardRule, gather_once, put, shard
 
 _HOOKS = (
     "fully_shard and DistributedDataParallel communicate outside of compiled graphs: a plan from these graphs is for "
@@ -65,6 +65,7 @@ def as_shards(model: nn.Module) -> tuple[nn.Module, list[str]]:
         if id(state) not in done:  # one state may be that of several modules
             done.add(id(state))
             notes += _convert(state, root=part not in inside)
+    gather_once(model)
     if done or copies:
         notes.append(_HOOKS)
     return model, notes

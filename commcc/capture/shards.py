@@ -75,14 +75,23 @@ class Gathered(nn.Module):
     """A parametrization: from the shard to the parameter that the module computes with.
 
     rows: of the parameter along the dimension that is cut, where shards have more together. inner: None for a
-    parameter that was a plain tensor.
+    parameter that was a plain tensor. once: a module around its places gathers for all of them, into ``shared``.
     """
 
     def __init__(self, rule: ShardRule, rows: int | None, inner: Inner | None) -> None:
         super().__init__()
         self.rule, self.rows, self.inner = rule, rows, inner
+        self.once = False
+        self.shared: Tensor | None = None
 
     def forward(self, shard: DTensor) -> Tensor:
+        # Outside of compiled code a checkpointed layer runs again after the forward, and has to do the same again.
+        if self.shared is not None and (torch.compiler.is_compiling() or not _hooks_save_tensors()):
+            return self.shared
+        return self.gathered(shard)
+
+    def gathered(self, shard: DTensor) -> Tensor:
+        """The parameter of a shard, gathered again in the backward where the rule says so."""
         if not self.rule.reshard:
             return self.whole(shard)
         again: Any = checkpoint
@@ -114,6 +123,11 @@ class Gathered(nn.Module):
             shape=self.inner.shape,
             stride=self.inner.stride,
         )
+
+
+def _hooks_save_tensors() -> bool:
+    autograd: Any = torch._C._autograd
+    return autograd._top_saved_tensors_default_hooks(True) is not None
 
 
 def _again(_ctx: Any, _op: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
@@ -154,7 +168,43 @@ def shard(
             if parameter not in sharded:  # tied parameters stay one
                 sharded[parameter] = _sharded(parameter, rule)
             put(owner, name, *sharded[parameter])
+    gather_once(module)
     return module
+
+
+def gather_once(module: nn.Module) -> None:
+    """Let each forward of ``module`` gather once what stands in several places of it, such as a tied weight.
+
+    Autograd then adds the gradients up before they are reduced, as it does for ``fully_shard`` and
+    DistributedDataParallel; behind a gather of its own every use would have a reduction of its own.
+    It is a class with another forward, since hooks of the outermost module are compiled as a graph of their own.
+    Limits: a module that is called several times, but stands in one place, gathers in each call.
+    """
+    paths: dict[Gathered, list[str]] = {}
+    for path, part in module.named_modules(remove_duplicate=False):
+        if isinstance(part, parametrize.ParametrizationList) and isinstance(part[0], Gathered) and not part[0].once:
+            paths.setdefault(part[0], []).append(path)
+    first = [places[0] for places in paths.values() if len(places) > 1]
+    if not first:
+        return
+    known: Any = type(module)
+
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        # Asked for by path: what loads or traces a model may have put other parameters there.
+        places = [self.get_submodule(path) for path in first]
+        for place in places:
+            place[0].shared = place[0].gathered(place.original)
+        # No try: Dynamo cannot go on behind a break inside of one. What an error leaves, the next forward gathers anew.
+        result = known.forward(self, *args, **kwargs)
+        for place in places:
+            place[0].shared = None
+        return result
+
+    for path in first:
+        gathered: Any = module.get_submodule(path)[0]  # type: ignore[index]
+        gathered.once = True
+    named = {"forward": forward, "__module__": known.__module__, "__qualname__": known.__qualname__}
+    module.__class__ = type(known.__name__, (known,), named)
 
 
 def put(owner: nn.Module, name: str, value: nn.Parameter, gathered: Gathered) -> None:
