@@ -225,18 +225,29 @@ def test_notes_name_what_graphs_do_not_show(tmp_path):
     [
         ("tp", "tp=4", {"all_reduce": 2}, {"all_reduce": 1}),
         ("hsdp", "replicate=2,shard=4", {"all_gather": 10}, {"all_gather": 4, "all_reduce": 10, "reduce_scatter": 10}),
-        ("ddp", "dp=4", None, {"all_reduce": 10}),
-        ("replicated", "dp=4", None, {"all_reduce": 10}),
+        ("ddp", "dp=4", {}, {"all_reduce": 10}),
+        ("replicated", "dp=4", {}, {"all_reduce": 10}),
         ("fsdp2", "dp=4", {"all_gather": 10}, {"all_gather": 3, "reduce_scatter": 10}),
         ("step", "dp=4", {"all_gather": 10}, {"all_gather": 3, "reduce_scatter": 10}),
     ],
 )
 def test_models(name, mesh, forward, backward, tmp_path):
     programs = captured(name, mesh, tmp_path)
-    assert ("forward" in programs) == (forward is not None)
-    if forward is not None:
-        assert launches(programs["forward"]) == forward
+    assert launches(programs["forward"]) == forward
     assert launches(programs["backward"]) == backward
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_graphs_that_compute_belong_to_a_step(whole, tmp_path):
+    """One that communicates behind its backward is cut there, unless Dynamo is told to go on."""
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(trace_autograd_ops=whole):
+        answer = worker.capture(request("step_that_reduces", "dp=2", tmp_path, graphs=("forward", "backward")))
+    kinds = [(file["graph"], file["piece"], file["collectives"]) for file in answer["files"]]
+    reduced = {"all_reduce": 10}
+    apart = [("forward", 0, {}), ("backward", 0, {}), ("inference", 1, reduced)]
+    assert kinds == ([("inference", 0, reduced)] if whole else apart)
+    assert any("in 2 pieces" in note for note in answer["notes"]) != whole
 
 
 def test_copies_reduce_what_was_scattered(tmp_path):

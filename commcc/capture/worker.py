@@ -41,7 +41,7 @@ from commcc.capture.shards import Gathered
 from commcc.capture.training_step import trace_step
 from commcc.capture.user_function import Subject, call_it, explained, find_function
 from commcc.capture.world import Layout, World, fake_world, known_group
-from commcc.graph.ops import collective_of
+from commcc.graph.ops import collective_of, is_compute
 from commcc.graph.program import all_calls
 from commcc.graph.structure import with_equal_groups_joined
 from commcc.serialization import save
@@ -60,6 +60,11 @@ _ORIGINAL = re.compile(r"parametrizations\.([^.]+)\.original\d*")
 _SHORT = {"forward": "fw", "backward": "bw"}
 _NOTHING = (
     "shard it in the function: commcc.shard(model, mesh), fully_shard(model, mesh=mesh) or parallelize_module(...)"
+)
+#: Of a step function that Dynamo cuts where its backward begins.
+_IN_PIECES = (
+    "the step function is compiled in {} pieces, as in a job, and its time is that of all of their graphs; for one "
+    "graph let it call torch.autograd.grad in place of backward(), under torch._dynamo.config.trace_autograd_ops = True"
 )
 
 
@@ -99,12 +104,15 @@ def capture(request: dict[str, Any]) -> dict[str, Json]:
         built = time.perf_counter()
         with explained(f"tracing what {target} returned", [target], subject.call):
             graphs, pieces = _graphs(subject, mode, request)
-        kept = _finished(graphs, world, request["device"], request["level"])
+        communicating = any(any(_collectives(graph.program)) for graph in graphs)
+        kept = _finished(graphs, world, request["device"], request["level"]) if communicating else []
     traced = time.perf_counter()
     if not kept:
         what = "the graph has no collectives" if pieces == 1 else f"none of {pieces} graphs has collectives"
         raise InputError(what, where=target, hint=_NOTHING)
     files = _write(kept, request)
+    if pieces > 1 and not isinstance(subject.call, nn.Module) and any(graph.kind == "backward" for graph in graphs):
+        notes.append(_IN_PIECES.format(pieces))
     return {
         "files": files,
         "pieces": pieces,
@@ -215,7 +223,8 @@ def _step(model: nn.Module, inputs: tuple[Any, ...]) -> fx.GraphModule:
 
 
 def _finished(graphs: list[Graph], world: World, device: str, level: str) -> list[Graph]:
-    """Those that communicate, with what a file says besides the graph: groups, mesh, level, devices of training."""
+    """Those that communicate, and those that compute something large for them, with what a file says besides the graph:
+    groups, mesh, level, devices of training."""
     header: dict[str, Json] = {"mesh": _mesh_header(world), "level": level}
     sequence = (node.meta.get("seq_nr") for graph in graphs for node in graph.program.graph.nodes)
     first = min((number for number in sequence if isinstance(number, int) and number >= 0), default=0)
@@ -223,7 +232,7 @@ def _finished(graphs: list[Graph], world: World, device: str, level: str) -> lis
     kept: list[Graph] = []
     for graph in graphs:
         program = graph.program
-        if not any(_collectives(program)):
+        if not any(_collectives(program)) and not any(is_compute(node.target) for node in all_calls(program)):
             continue
         groups = {name: known_group(group) for name, group in program.groups.items()}
         make_portable(program, device, first)

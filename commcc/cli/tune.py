@@ -48,7 +48,7 @@ def tune(session: Session, /, cost: CostModel, hints: dict[str, int], **given: A
         repros = None if given["repro"] is None else Repros(given["repro"], session.warn)
         rules = pipeline.Rules(doubted=None if repros is None else repros.write)
         runs: list[tuple[dict[str, Any], RunResult]] = []
-        files = answer["files"]
+        files = [file for file in answer["files"] if file["collectives"]]
         for number, said in enumerate(files, 1):
             graph = f"{number}/{len(files)} {Path(said['file']).name}"
             say(graph)

@@ -42,7 +42,7 @@ def view(document: Mapping[str, Any]) -> list[RenderableType]:
     table = make_table("", "graph", "nodes", "collectives", "file", numbers=("nodes",))
     for file in document["files"]:
         kinds = ", ".join(f"{count:,} x {kind}" for kind, count in file["collectives"].items())
-        table.add_text(file["graph"], f"{file['nodes']:,}", kinds, Text(file["file"], style="bold"))
+        table.add_text(file["graph"], f"{file['nodes']:,}", kinds or "none", Text(file["file"], style="bold"))
     ranks = 1
     for number in document["mesh"].values():
         ranks *= number
@@ -53,5 +53,7 @@ def view(document: Mapping[str, Any]) -> list[RenderableType]:
     written = len({file["piece"] for file in document["files"]})
     if written < document["pieces"]:
         rest = document["pieces"] - written
-        shown.append(Text(f"{plural(rest, 'graph')} without collectives not written, of {document['pieces']}"))
+        shown.append(
+            Text(f"{plural(rest, 'piece')} without collectives and products not written, of {document['pieces']}")
+        )
     return shown
