@@ -280,6 +280,44 @@ def step_that_reduces(mesh):
     return train, batch()
 
 
+class Counts(nn.Module):
+    """A router that counts tokens; ``count`` says how."""
+
+    def __init__(self, count):
+        super().__init__()
+        self.gate, self.count = nn.Linear(WIDTH, 8), count
+
+    def forward(self, x):
+        scores = self.gate(x)
+        return scores.sum(), self.count(scores.topk(2, -1).indices.view(-1))
+
+
+def histogram(mesh):
+    count = Counts(lambda chosen: torch.histc(chosen, bins=8, min=0, max=8))
+    return commcc.shard(count, mesh["dp"]), batch()[:1]
+
+
+def bincount(mesh):
+    return commcc.shard(Counts(lambda chosen: torch.bincount(chosen, minlength=8)), mesh["dp"]), batch()[:1]
+
+
+def step_of_meta(mesh):
+    with torch.device("meta"):
+        model = nn.Linear(WIDTH, WIDTH)
+    commcc.shard(model, mesh["dp"])
+    return lambda x: model(x).sum(), batch()[:1]
+
+
+def stage(mesh):
+    model, group = nn.Linear(WIDTH, WIDTH), mesh["dp"].get_group()
+
+    def run(parts):
+        for part in parts:
+            torch.distributed.isend(model(part).detach(), 1, group=group).wait()
+
+    return run, (list(batch()[0].split(2)),)
+
+
 def plain(mesh):
     del mesh
     return Model(), batch()

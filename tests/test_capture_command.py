@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import commcc
 from commcc.base.errors import InputError, OptionError
@@ -250,6 +251,16 @@ def test_graphs_that_compute_belong_to_a_step(whole, tmp_path):
     assert any("in 2 pieces" in note for note in answer["notes"]) != whole
 
 
+def test_integers_are_counted_as_on_a_gpu(tmp_path):
+    program = captured("histogram", "dp=2", tmp_path, graphs=("joint",))["joint"]
+    (count,) = (node for node in program.graph.nodes if "histc" in str(node.target))
+    value = count.meta["val"]
+    assert (value.dtype, tuple(value.shape)) == (torch.int64, (8,))
+    FakeTensorMode.cache_clear()
+    with pytest.raises(InputError, match=r"\"histogram_cpu\" not implemented for 'torch.int64'$"):
+        captured("histogram", "dp=2", tmp_path, device="cpu")
+
+
 def test_copies_reduce_what_was_scattered(tmp_path):
     """As ``fully_shard`` does; DTensor by itself would all-reduce whole gradients first."""
     index = build_index(captured("hsdp", "replicate=2,shard=4", tmp_path)["backward"])
@@ -341,6 +352,9 @@ def test_doctor(capsys, monkeypatch):
     [
         ("plain", "the graph has no collectives; shard it in the function"),
         ("plain_in_pieces", "none of 2 graphs has collectives; shard it in the function"),
+        ("stage", r"stage: .*no collectives; messages \(isend\) are in no graph, but between them; capture"),
+        ("bincount", r"captured_models.py:\d+: .*capture_dynamic_output_shape_ops = True in the file, and in the job$"),
+        ("step_of_meta", r"captured_models.py:\d+: .*Tensor device mismatch; is a model on the meta device"),
         ("no_model", "returned 'dict' where a model should be; return the model"),
         ("without_inputs", "missing a required argument: 'x'; return \\(model, inputs\\), or give --input"),
         ("needs_a_gpu", r"captured_models.py:\d+: .*; there is no GPU here"),

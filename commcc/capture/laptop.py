@@ -16,6 +16,7 @@ from unittest.mock import patch
 
 import torch
 from torch import nn
+from torch._subclasses import fake_impls
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.distributed.device_mesh import DeviceMesh
 from torch.overrides import TorchFunctionMode
@@ -80,6 +81,19 @@ def on_this_machine() -> Iterator[None]:
         stack.enter_context(patch.object(nn.Module, "cuda", lambda module, device=None: module))
         stack.enter_context(patch.object(nn.Module, "to", _to(nn.Module.to)))
         stack.enter_context(_OnCpu())
+        yield
+
+
+@contextmanager
+def integers_counted() -> Iterator[None]:
+    """Inside, ``torch.histc`` takes integers, as on a GPU: routers count tokens with it. That of a CPU refuses them."""
+    histc: Any = torch.ops.aten.histc.default
+
+    def counts(mode: Any, _func: Any, x: Any, bins: int = 100, *_args: Any, **_named: Any) -> Any:
+        with mode:
+            return x.new_empty((bins,))
+
+    with patch.dict(fake_impls.op_implementations_dict, {histc: counts}):
         yield
 
 

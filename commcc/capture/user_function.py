@@ -39,6 +39,21 @@ _DATA_HINT = (
     "it decides by a value that only a run has; keep such values in tensors, or set "
     "torch._dynamo.config.capture_scalar_outputs = True in the file"
 )
+#: What else PyTorch says without a hint, and what to do about it.
+_HINTS = (
+    (
+        re.compile(r"DynamicOutputShape"),
+        "the size of its result is a value that only a run has; set "
+        "torch._dynamo.config.capture_dynamic_output_shape_ops = True in the file, and in the job",
+    ),
+    (
+        re.compile(r"device mismatch|device.*\bmeta\b", re.IGNORECASE),
+        "is a model on the meta device that a step function uses? build it without torch.device('meta'), it takes no "
+        "memory here, or return the model itself",
+    ),
+)
+#: Messages between two ranks, which Dynamo leaves outside of graphs.
+MESSAGES = ("isend", "irecv", "batch_isend_irecv", "send", "recv")
 
 
 @dataclass(frozen=True)
@@ -122,6 +137,14 @@ def _subject(value: Any, target: str, inputs: tuple[Any, ...]) -> Subject:
     return subject
 
 
+def messages_in(call: Callable[..., Any]) -> list[str]:
+    """Messages to other ranks that the code of a step function, or of a model's forwards, names."""
+    parts = call.modules() if isinstance(call, nn.Module) else ()
+    codes = [getattr(part, "__code__", None) for part in (call, *(type(part).forward for part in parts))]
+    names = {name for code in codes if code is not None for name in code.co_names}
+    return [name for name in MESSAGES if name in names]
+
+
 @contextmanager
 def explained(doing: str, own: list[str], model: Any = None) -> Iterator[None]:
     """Errors inside are :class:`InputError` of one line: what, where in the user's code, and a hint.
@@ -139,7 +162,11 @@ def explained(doing: str, own: list[str], model: Any = None) -> Iterator[None]:
         where = _line_of(error, own)
         text = _first_line(error)
         hint = None
-        if _DATA.search(f"{type(error).__name__} {error}"):
+        said = f"{type(error).__name__} {text}"
+        known = next((words for pattern, words in _HINTS if pattern.search(said)), None)
+        if known is not None:
+            hint = known
+        elif _DATA.search(f"{type(error).__name__} {error}"):
             hint = _DATA_HINT
         elif _CUDA.search(text):
             hint = _CUDA_HINT
@@ -170,7 +197,8 @@ def _first_line(error: BaseException) -> str:
     told = _FAKE.search(str(inner))
     if told is not None:
         first, _, _ = told[2].partition(r"\n")
-        return f"{told[1]}: {first}"[:300]
+        plain = first.replace("\\'", "'").replace('\\"', '"')  # what Dynamo quotes is quoted
+        return f"{told[1]}: {plain}"[:300]
     # A backend that fails is named on a line of its own, before what it raised.
     lines = [text for line in str(inner).splitlines() if (text := line.strip()) and not text.endswith(" raised:")]
     return lines[0][:300] if lines else ""

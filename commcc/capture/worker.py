@@ -16,7 +16,7 @@ import time
 import traceback
 import warnings
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -35,11 +35,11 @@ from commcc.capture.capturing import even_shares, make_portable
 from commcc.capture.compiling import Graph, Sink, Way, compile_and_run
 from commcc.capture.fully_sharded import as_shards
 from commcc.capture.importing import from_graph_module
-from commcc.capture.laptop import on_this_machine
+from commcc.capture.laptop import integers_counted, on_this_machine
 from commcc.capture.recompute import materialise, tag_gathers
 from commcc.capture.shards import Gathered
 from commcc.capture.training_step import trace_step
-from commcc.capture.user_function import Subject, call_it, explained, find_function
+from commcc.capture.user_function import Subject, call_it, explained, find_function, messages_in
 from commcc.capture.world import Layout, World, fake_world, known_group
 from commcc.graph.ops import collective_of, is_compute
 from commcc.graph.program import all_calls
@@ -60,6 +60,9 @@ _ORIGINAL = re.compile(r"parametrizations\.([^.]+)\.original\d*")
 _SHORT = {"forward": "fw", "backward": "bw"}
 _NOTHING = (
     "shard it in the function: commcc.shard(model, mesh), fully_shard(model, mesh=mesh) or parallelize_module(...)"
+)
+_BETWEEN = (
+    "messages ({}) are in no graph, but between them; capture a stage with the collectives of its own ranks, if any"
 )
 #: Of a step function that Dynamo cuts where its backward begins.
 _IN_PIECES = (
@@ -95,7 +98,8 @@ def capture(request: dict[str, Any]) -> dict[str, Json]:
     target = request["target"]
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     kernel = "cpu" if torch.device(request["device"]).type == "cpu" else request["attention"]
-    with fake_world(layout) as world, attention_of(kernel):
+    counted = integers_counted() if kernel != "cpu" else nullcontext()
+    with fake_world(layout) as world, attention_of(kernel), counted:
         with on_this_machine():
             function = find_function(target)
             with mode:
@@ -108,8 +112,9 @@ def capture(request: dict[str, Any]) -> dict[str, Json]:
         kept = _finished(graphs, world, request["device"], request["level"]) if communicating else []
     traced = time.perf_counter()
     if not kept:
-        what = "the graph has no collectives" if pieces == 1 else f"none of {pieces} graphs has collectives"
-        raise InputError(what, where=target, hint=_NOTHING)
+        what = "the graph has no collectives" if pieces <= 1 else f"none of {pieces} graphs has collectives"
+        sent = messages_in(subject.call)
+        raise InputError(what, where=target, hint=_BETWEEN.format(", ".join(sent)) if sent else _NOTHING)
     files = _write(kept, request)
     if pieces > 1 and not isinstance(subject.call, nn.Module) and any(graph.kind == "backward" for graph in graphs):
         notes.append(_IN_PIECES.format(pieces))
