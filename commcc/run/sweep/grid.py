@@ -71,7 +71,7 @@ def make_grid(passes: Sequence[Pass], params: Sequence[str]) -> Grid:
     if count > LARGEST:
         wrong.append(f"{count:,} settings are more than {LARGEST:,}")
     if not params:
-        wrong.append("no parameter is given")
+        wrong.append(f"no parameter is given: name an option of {', '.join(places)}, which 'commcc passes' lists")
     if wrong:
         raise OptionError(f"sweep: {'; '.join(wrong)}", hint=_HINT)
     points = [
