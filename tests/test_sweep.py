@@ -57,7 +57,10 @@ def test_the_second_pass_of_a_name():
 @pytest.mark.parametrize(
     ("params", "words"),
     [
-        ((), "no parameter is given: name an option of tag, bucket, reorder, which 'commcc passes' lists; as in --param"),
+        (
+            (),
+            "no parameter is given: name an option of tag, bucket, reorder, which 'commcc passes' lists; as in --param",
+        ),
         (("x",), "'x' is not PASS.OPTION=VALUE"),
         (("bukcet.effort=1",), "did you mean 'bucket'"),
         (("bucket#2.effort=1",), "no pass 'bucket#2' in the pipeline (did you mean 'bucket'?)"),
