@@ -14,7 +14,8 @@ from commcc.passes.reorder import Reorder
 from commcc.schedule import Limits, Problem
 from commcc.schedule.in_order import in_order
 from commcc.schedule.judge import judge
-from commcc.schedule.search import SearchResult, glance
+from commcc.schedule.result import SearchResult
+from commcc.schedule.search import glance
 from commcc.serialization import load
 from commcc.timing.cost import load_model
 from tests.schedule_graphs import scheduled_graph
@@ -139,7 +140,7 @@ def test_one_begins_from_an_order_in_which_only_collectives_moved(monkeypatch):
     assert begun[0] == line
     assert found.peak_bytes <= limits.budget
     search = sys.modules[glance.__module__]
-    monkeypatch.setattr(search, "_GLANCED", tuple(start for start in search._GLANCED if start[0] != search._LINE))
+    monkeypatch.setattr(search, "_GLANCED", tuple(start for start in search._GLANCED if start[0] != search.LINE))
     assert found.step_ns < glance(problem, limits, range(4)).step_ns
 
 
@@ -148,7 +149,7 @@ def test_what_did_best_before_is_made_first_and_only_once(monkeypatch):
     begun, own = counted(monkeypatch), list(range(len(problem.index)))
     search = sys.modules[glance.__module__]
     first = search._GLANCED[1]
-    assert first[0] == search._OWN
+    assert first[0] == search.OWN
     known = glance(problem, limits, range(4))
     assert len(begun) == 4
     begun.clear()
@@ -156,7 +157,7 @@ def test_what_did_best_before_is_made_first_and_only_once(monkeypatch):
     assert begun[0] == own and len(begun) == 4
     assert found.step_ns <= known.step_ns * 1.01
     begun.clear()
-    glance(problem, limits, range(4), first=(search._OWN, (950, 1000, 0, 4)))
+    glance(problem, limits, range(4), first=(search.OWN, (950, 1000, 0, 4)))
     assert begun[0] == own and len(begun) == 5
 
 

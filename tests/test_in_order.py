@@ -166,12 +166,13 @@ def test_little_is_hidden_with_no_room_between_launch_and_wait():
 
 def test_one_setting_from_this_order_meets_a_tight_budget():
     """What the search uses it for: from the graph's own order the same settings end further above the bound."""
-    from commcc.schedule.search import _LINE, _Search
+    from commcc.schedule.result import LINE
+    from commcc.schedule.search import _Search
 
     problem = production()
     limits = Limits(budget=live_bytes(problem.index).peak_bytes)
     looking, settings = _Search(problem, limits, 99), ((700, 4000, 1000, 2), (0, 1500, 0, 2), (800, 8000, 1000, 2))
-    line = looking._base(_LINE, limits)
+    line = looking._base(LINE, limits)
     from_line = min(looking._schedule(line, setting, limits).step_ns for setting in settings)
     from_own = min(looking._schedule(looking.start, setting, limits).step_ns for setting in settings)
     assert from_line <= from_own

@@ -195,6 +195,26 @@ def test_moves_pay_under_a_tight_budget(monkeypatch):
     assert mean(shorter) < 0.985
 
 
+@pytest.mark.parametrize("effort", [4, 40])
+def test_a_smaller_budget_that_nothing_meets_leads_no_less_far_down(effort):
+    """The order that comes nearest is what is asked for; it was what the search for a larger budget had left."""
+    lowest = {}
+    problems = {seed: Problem(*training_graph(seed)) for seed in range(8, 16)}
+    for name, problem in {**problems, "tiny_moe_ep2_bw": sample("tiny_moe_ep2_bw")[-1]}.items():
+        own = live_bytes(problem.index)
+        peaks = []
+        for permille in (700, 400, 100, 0):
+            budget = own.input_bytes + (own.peak_bytes - own.input_bytes) * permille // 1000
+            found = search(problem, Limits(budget), effort)
+            check_order(problem.index, list(found.order))
+            assert found.peak_bytes == live_bytes(problem.index, found.order).peak_bytes <= own.peak_bytes
+            peaks += [found.peak_bytes] * (found.peak_bytes > budget)
+        assert peaks == sorted(peaks, reverse=True)
+        lowest[name] = peaks[-1]
+    assert lowest[13] == 72  # 75 with moves that do not look at all places above the budget
+    assert lowest["tiny_moe_ep2_bw"] <= 245_400  # 255_640
+
+
 def test_nothing_to_move():
     index, costs = training_graph(3)
     problem = Problem(index, costs)

@@ -10,7 +10,8 @@ import pytest
 from commcc.graph.index import build_index
 from commcc.graph.memory import live_bytes
 from commcc.schedule import Limits, Problem, search
-from commcc.schedule.search import SearchResult, glance
+from commcc.schedule.result import SearchResult
+from commcc.schedule.search import glance
 from commcc.serialization import load
 from commcc.timing.cost import load_model
 

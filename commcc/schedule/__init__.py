@@ -13,6 +13,7 @@ seconds, so that every rank and machine arrives at the same order.
 from __future__ import annotations
 
 from commcc.schedule.problem import Limits, Problem
-from commcc.schedule.search import SearchResult, search, search_once
+from commcc.schedule.result import SearchResult
+from commcc.schedule.search import search, search_once
 
 __all__ = ["SearchResult", "Limits", "Problem", "search", "search_once"]

@@ -38,11 +38,13 @@ SHORT = 4
 PLACE = ("node", "kept", "stall", "other")
 #: By node: its place; the compute nodes before its launch; when its transfer ends; waits still to come; a mark.
 NODE = ("place", "computed", "end", "unwaited", "mark")
-#: random: the last number drawn. over, step, run, peak: of the order so far; the next four of the one that is tried.
+#: random: the last number drawn. over, step, run, peak, excess: of the order so far; the next five of the one that is
+#: tried. excess: bytes above the budget, added up over all places, where ``lower`` asks for that.
 #: first: the place behind graph inputs. Then limits, -1 for none, and the sum of stalls.
 STATE = (
-    *("random", "over", "step", "run", "peak", "new_over", "new_step", "new_run", "new_peak"),
-    *("first", "budget", "in_flight", "prefetch", "stalls", "most_run"),
+    *("random", "over", "step", "run", "peak", "excess"),
+    *("new_over", "new_step", "new_run", "new_peak", "new_excess"),
+    *("first", "budget", "in_flight", "prefetch", "stalls", "most_run", "lower"),
 )
 
 
@@ -68,10 +70,14 @@ class Moves(NamedTuple):
         return moves
 
 
-def improved(problem: Problem, limits: Limits, order: Iterable[int], trials: int) -> Ints:
-    """The best order that so many trials lead to: within the limits if this one is, and with the prices it has."""
+def improved(problem: Problem, limits: Limits, order: Iterable[int], trials: int, *, lower: bool = False) -> Ints:
+    """The best order that so many trials lead to: within the limits if this one is, and with the prices it has.
+
+    lower: above the budget, what all places together have above it counts before the step.
+    """
     begun = np.fromiter(order, np.int64)
     moves = Moves.of(problem, limits, begun)
+    moves.state[0].lower = lower
     if len(begun) - moves.state[0].first > 2:
         _improve(with_payers(problem, begun), moves, trials)
     best: Ints = moves.places.kept.copy()
@@ -133,6 +139,9 @@ def _no_worse(state: Records) -> bool:
         return False
     if state.new_over != state.over:
         return bool(state.new_over < state.over)
+    # Several places may be above the budget, and a peak falls with the last of them only.
+    if state.over and state.new_excess != state.excess:
+        return bool(state.new_excess < state.excess)
     if state.new_step != state.step:
         return bool(state.new_step < state.step)
     return bool(state.new_run <= state.run)
@@ -307,6 +316,10 @@ def measure(graph: Graph, moves: Moves) -> None:
     step, peak, run = judged(graph, moves.order, moves.scratch)
     state.new_step, state.new_peak, state.new_run = step, peak, run
     state.new_over = max(0, peak - state.budget) if state.budget >= 0 else 0
+    state.new_excess = 0
+    if state.new_over and state.lower:
+        for place in range(len(moves.order)):
+            state.new_excess += max(0, moves.scratch.live[place] - state.budget)
 
 
 @compiled
@@ -314,6 +327,7 @@ def keep(graph: Graph, moves: Moves) -> None:
     """The order that was tried is the one so far; where it stalls."""
     state, places = moves.state[0], moves.places
     state.over, state.step, state.run, state.peak = state.new_over, state.new_step, state.new_run, state.new_peak
+    state.excess = state.new_excess
     now = state.stalls = 0
     end = moves.scratch.end
     for place in range(len(places)):

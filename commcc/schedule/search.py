@@ -25,24 +25,26 @@ rounds with a little less memory, for as long as each gains: the scheduler hoist
 not hoist later may have gained more.
 
 An order that needs less memory above the budget wins, then the shorter simulated step: that of the graph that comes
-out, in which others may pay for fused chains. Steps are compared
-to 0.1 % of the lower bound; among equal ones the shorter longest run of compute between two
-reduce-scatters wins, then what is left of the step, then the lower peak, then the one that came first. No
-step longer than the graph's own is taken unless it saves memory above the budget. The search ends before its
-effort is used up where an order within the budget is at most 0.1 % above the lower bound and has no
-long run; a round ends where six schedules in a row made it no better, twelve where the best step is more than 1 % above
-the bound. Where the best order has a long run, it is made
-once more with launches closer to their waits: gathers that go far ahead take the turn of reduce-scatters. Runs of
-compute that are left then are cut where that does not make the step longer (:mod:`commcc.schedule.runs`), and compute
-moves from the longest runs to others (:mod:`commcc.schedule.evened`).
-Last, on graphs of fewer than 3000 nodes, nodes are moved together with what they need or what needs them, at random, as
-far as that helps (:mod:`commcc.schedule.moves`): in all orders that were best, so that more effort stays no worse.
+out, in which others may pay for fused chains. Steps are compared to 0.1 % of the lower bound; among equal ones the
+shorter longest run of compute between two reduce-scatters wins, then what is left of the step, then the lower peak,
+then the one that came first. No step longer than the graph's own is taken unless it saves memory above the budget. The
+search ends before its effort is used up where an order within the budget is at most 0.1 % above the lower bound and has
+no long run; a round ends where six schedules in a row made it no better, twelve where the best step is more than 1 %
+above the bound. Where the best order has a long run, it is made once more with launches closer to their waits: gathers
+that go far ahead take the turn of reduce-scatters. Runs of compute that are left then are cut where that does not make
+the step longer (:mod:`commcc.schedule.runs`), and compute moves from the longest runs to others
+(:mod:`commcc.schedule.evened`). Last, on graphs of fewer than 3000 nodes, nodes are moved together with what they need
+or what needs them, at random, as far as that helps (:mod:`commcc.schedule.moves`): in all orders that were best, so
+that more effort stays no worse.
+
+Where no order meets the budget, a few schedules are made under budgets that do not depend on it, and moves lower the
+peaks of all these orders step by step before they make them shorter: so a smaller budget leads to as little memory.
 """
 
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -50,9 +52,9 @@ import numpy as np
 from commcc.base.progress import detail
 from commcc.schedule.evened import evened
 from commcc.schedule.in_order import in_order
-from commcc.schedule.judge import judge
 from commcc.schedule.judge import late as late_order
 from commcc.schedule.moves import SHORT, improved
+from commcc.schedule.result import BEST, LATE, LINE, OWN, Rank, SearchResult, Setting, Start, priced, result_of
 from commcc.schedule.runs import cut_runs
 from commcc.schedule.scheduler import Policy, schedule
 
@@ -63,49 +65,37 @@ if TYPE_CHECKING:
     from commcc.schedule.problem import Limits, Problem, Schedulable
     from commcc.timing.cost.types import Costs
 
-#: Target in permille of the lower bound, 0 for the best step so far; lead in permille of a launch's duration; how much
-#: of its own time makes a node urgent, in permille; the longest run of compute aimed at, -1 for any. Then, where it is
-#: not the usual, what goes along with launches, how much memory they leave to others, and how long they may have to
-#: wait on their streams (:class:`Policy`).
-Setting = tuple[int, ...]
-#: What a schedule begins from, and the setting.
-Start = tuple[int, Setting]
-Rank = tuple[int, bool, int, int, int, int]
-
 #: Under little memory copies are better made where they stand than when the launch is due.
 _COPIES_STAY = (1000, 8000, 1000, 4, 1)
-#: Orders to begin from: the graph's own, one in which everything is late, one in which only collectives moved, and in
-#: :func:`glance` the best one so far.
-_OWN, _LATE, _LINE, _BEST = range(4)
 #: What :func:`glance` makes, in turn: on graphs with buckets the first few are rarely far from the best of many.
 _GLANCED: tuple[Start, ...] = (
-    *((_LINE, (700, 4000, 0, -1)), (_OWN, (1000, 16000, 0, 4)), (_OWN, (0, 8000, 0, 2, 1))),
-    *((_LINE, (0, 4000, 1000, 2, 1)), (_OWN, (500, 1000, 0, 2, 1)), (_OWN, (1000, 4000, 1000, -1))),
-    *((_BEST, (0, 1500, 0, -1)), (_LINE, (0, 1500, 0, 2))),
+    *((LINE, (700, 4000, 0, -1)), (OWN, (1000, 16000, 0, 4)), (OWN, (0, 8000, 0, 2, 1))),
+    *((LINE, (0, 4000, 1000, 2, 1)), (OWN, (500, 1000, 0, 2, 1)), (OWN, (1000, 4000, 1000, -1))),
+    *((BEST, (0, 1500, 0, -1)), (LINE, (0, 1500, 0, 2))),
 )
 #: At least this many of these are made, even where they are hopeless.
 _ENOUGH = 2
 #: What a round begins from, and with which setting. Where little is left to gain the first ones suffice.
 _EXPLORED: tuple[Start, ...] = (
-    *((_OWN, (1000, 8000, 1000, 4)), (_OWN, (500, 1000, 0, 4)), (_OWN, (700, 4000, 1000, 2, 2, 8))),
-    (_LINE, (700, 16000, 0, -1)),
+    *((OWN, (1000, 8000, 1000, 4)), (OWN, (500, 1000, 0, 4)), (OWN, (700, 4000, 1000, 2, 2, 8))),
+    (LINE, (700, 16000, 0, -1)),
     # The last moment for gathers: a stream that they fill keeps others waiting for what it would reduce next.
-    *((_LINE, (700, 4000, 1000, 2)), (_OWN, (0, 16000, 0, 2)), (_LINE, (700, 1000, 0, 4))),
-    *((_OWN, (1000, 4000, 0, 2, 2, 0, 1000)), (_OWN, (1000, 8000, 0, 2))),
-    *((_OWN, (500, 16000, 1000, -1)), (_LINE, (0, 1500, 0, 2)), (_LINE, (1000, 8000, 1000, 2))),
-    *((_OWN, (900, 4000, 0, 4)), (_OWN, (900, 8000, 1000, -1)), (_LINE, (700, 2000, 0, 4))),
-    *((_LATE, (500, 1000, 0, 4)), (_OWN, (700, 8000, 0, 4)), (_OWN, (700, 4000, 1000, 2))),
-    *((_LINE, (700, 4000, 0, -1)), (_LINE, (800, 8000, 1000, 2)), (_LATE, (1000, 8000, 0, 2))),
-    *((_LATE, (700, 1000, 0, -1)), (_OWN, (950, 1000, 0, 4)), (_LATE, (900, 4000, 0, 4))),
-    *((_LINE, (800, 4000, 0, 2)), (_OWN, (1000, 1500, 1000, 4)), (_LATE, (700, 4000, 1000, 2))),
-    *((_LINE, (0, 1500, 0, -1)), (_OWN, (800, 8000, 1000, 2)), (_LATE, (950, 1000, 0, 4))),
-    *((_LINE, (500, 1000, 0, -1)), (_OWN, (500, 4000, 0, 3)), (_LATE, (1000, 1500, 1000, 4))),
-    *((_OWN, (950, 4000, 1000, 3)), (_LATE, (800, 8000, 1000, 2)), (_OWN, (700, 2000, 0, 4))),
-    *((_LATE, (500, 4000, 0, 3)), (_OWN, (900, 1500, 1000, 3)), (_LATE, (950, 4000, 1000, 3))),
+    *((LINE, (700, 4000, 1000, 2)), (OWN, (0, 16000, 0, 2)), (LINE, (700, 1000, 0, 4))),
+    *((OWN, (1000, 4000, 0, 2, 2, 0, 1000)), (OWN, (1000, 8000, 0, 2))),
+    *((OWN, (500, 16000, 1000, -1)), (LINE, (0, 1500, 0, 2)), (LINE, (1000, 8000, 1000, 2))),
+    *((OWN, (900, 4000, 0, 4)), (OWN, (900, 8000, 1000, -1)), (LINE, (700, 2000, 0, 4))),
+    *((LATE, (500, 1000, 0, 4)), (OWN, (700, 8000, 0, 4)), (OWN, (700, 4000, 1000, 2))),
+    *((LINE, (700, 4000, 0, -1)), (LINE, (800, 8000, 1000, 2)), (LATE, (1000, 8000, 0, 2))),
+    *((LATE, (700, 1000, 0, -1)), (OWN, (950, 1000, 0, 4)), (LATE, (900, 4000, 0, 4))),
+    *((LINE, (800, 4000, 0, 2)), (OWN, (1000, 1500, 1000, 4)), (LATE, (700, 4000, 1000, 2))),
+    *((LINE, (0, 1500, 0, -1)), (OWN, (800, 8000, 1000, 2)), (LATE, (950, 1000, 0, 4))),
+    *((LINE, (500, 1000, 0, -1)), (OWN, (500, 4000, 0, 3)), (LATE, (1000, 1500, 1000, 4))),
+    *((OWN, (950, 4000, 1000, 3)), (LATE, (800, 8000, 1000, 2)), (OWN, (700, 2000, 0, 4))),
+    *((LATE, (500, 4000, 0, 3)), (OWN, (900, 1500, 1000, 3)), (LATE, (950, 4000, 1000, 3))),
 )
 #: The round that aims at what was reached.
 _RELAXED: tuple[Start, ...] = tuple(
-    (_OWN, own) for own in ((0, 1500, 0, 2), (0, 1500, 0, -1), (0, 4000, 0, 4), (0, 16000, 0, 2), (0, 16000, 0, -1))
+    (OWN, own) for own in ((0, 1500, 0, 2), (0, 1500, 0, -1), (0, 4000, 0, 4), (0, 16000, 0, 2), (0, 16000, 0, -1))
 )
 #: How far the best step has to be above the lower bound, in permille, for the round _RELAXED, and for rounds under
 #: tight memory.
@@ -128,67 +118,11 @@ _CUTS = (4, 6, 8, 12, 16, 24, 32)
 _TRIALS, _TRIED_NODES, _MOVED_NODES = 8000, 1_500_000, 3000
 #: A step counts as the same if it is longer by at most one part in this many: a wait that moves takes a few ns.
 _SAME = 100_000
+#: Where no order meets the budget: budgets that are tried besides, in permille of the graph's own peak, with so many
+#: schedules each; what parts of the peak moves are to take off it at a time, one after the other.
+_LADDER, _RUNGS, _DESCENTS = (985, 970, 940, 900, 850, 775, 700), 3, (4, 16, 64, 512)
 #: How often an order in which only collectives moved is made again where it takes too much memory.
 _AGAIN = 5
-#: A step at most this much above the lower bound, in permille, ends the search.
-_CLOSE = 1
-
-
-@dataclass(frozen=True)
-class SearchResult:
-    """The best order (packed: its numbers as bytes), its simulated step, peak memory and longest run of compute nodes
-    between two reduce-scatters. tried: schedules made. settings: what led to it, (target, lead, own time in permille,
-    run) for each round; of a glance the first one; empty when the graph's own order is best. lined: whether it began
-    from an order in which only collectives moved.
-    """
-
-    packed: bytes
-    step_ns: int
-    peak_bytes: int
-    longest_run: int
-    tried: int
-    settings: tuple[Setting, ...]
-    lined: bool = False
-
-    @property
-    def start(self) -> Start | None:
-        """What a glance that found this began from, and the setting; None for the graph's own order."""
-        return (_LINE if self.lined else _OWN, self.settings[0]) if self.settings else None
-
-    @property
-    def order(self) -> tuple[int, ...]:
-        """The nodes, by number."""
-        return tuple(self.nodes.tolist())
-
-    @property
-    def nodes(self) -> Ints:
-        """The order for kernels."""
-        return np.frombuffer(self.packed, np.int64)
-
-    def close(self, problem: Schedulable, limits: Limits) -> bool:
-        """Whether there is next to nothing left to gain."""
-        near = self.step_ns * 1000 <= problem.bound * (1000 + _CLOSE)
-        short = self.longest_run <= SHORT or not problem.feeding
-        return near and short and (limits.budget is None or self.peak_bytes <= limits.budget)
-
-    def beaten_by(self, problem: Schedulable, limits: Limits) -> int | None:
-        """The longest step with which another order can still rank before this one, in ns; None where any can."""
-        if limits.budget is not None and self.peak_bytes > limits.budget:
-            return None
-        unit = _unit(problem)
-        return (self.step_ns // unit + 1) * unit - 1
-
-    def rank(self, problem: Schedulable, own: SearchResult, limits: Limits) -> Rank:
-        """Smaller is better; see the module docstring. own: the graph's own order."""
-        over = max(0, self.peak_bytes - limits.budget) if limits.budget is not None else 0
-        return (
-            over,
-            self.step_ns > own.step_ns,
-            self.step_ns // _unit(problem),
-            self.longest_run,
-            self.step_ns,
-            self.peak_bytes,
-        )
 
 
 def search(problem: Problem, limits: Limits, effort: int, hopeless: int | None = None) -> SearchResult:
@@ -197,7 +131,7 @@ def search(problem: Problem, limits: Limits, effort: int, hopeless: int | None =
     hopeless: what is done without changing the step is not done where the step is longer than this.
     """
     looking = _Search(problem, limits, effort)
-    copies = [(_OWN, _COPIES_STAY)] if _copies(looking.units) else []
+    copies = [(OWN, _COPIES_STAY)] if _copies(looking.units) else []
     explored = (*_EXPLORED[:_FIRST], *copies, *_EXPLORED[_FIRST:])
     looking.round(explored, limits)
     looking.glance()
@@ -211,6 +145,7 @@ def search(problem: Problem, limits: Limits, effort: int, hopeless: int | None =
             looking.round(explored, replace(limits, budget=limits.budget * permille // 1000))
         if looking.best is best:
             break
+    looking.ladder(explored)
     moved = len(looking.bests)
     looking.narrow()
     looking.unfold()
@@ -220,6 +155,7 @@ def search(problem: Problem, limits: Limits, effort: int, hopeless: int | None =
     looking.cut()
     looking.even()
     looking.move([looking.start, *bests])
+    looking.descend([looking.start, *looking.rungs, *bests])
     return replace(looking.best, tried=looking.tried)
 
 
@@ -247,11 +183,6 @@ def search_once(problem: Problem, limits: Limits, effort: int, hopeless: int | N
     return result
 
 
-def _unit(problem: Schedulable) -> int:
-    """Steps are compared to so many ns."""
-    return max(1, problem.bound * _CLOSE // 1000)
-
-
 def _copies(problem: Schedulable) -> bool:
     """Whether copies could go along with launches; then there are settings under which they do not."""
     return bool((problem.graph.nodes.prepared > 1).any())
@@ -272,7 +203,7 @@ def glance(
     than this. give_up: nor is any made to its end that becomes longer, or longer than the best so far. None is made to
     its end that cannot rank before the best so far. first: made before those.
     """
-    start = best = _judge(problem, np.arange(len(problem.graph.nodes)), 0, ())
+    start = best = result_of(problem, np.arange(len(problem.graph.nodes)), 0, ())
     line: SearchResult | None = None
     again = _GLANCED[schedules.start : schedules.stop]
     starts = again if first is None else (first, *(other for other in again if other != first))
@@ -284,14 +215,14 @@ def glance(
         until = best.beaten_by(problem, limits)
         if give_up and hopeless is not None:
             until = hopeless if tried == 1 else min(best.step_ns, hopeless)
-        begun = best if base == _BEST else start
-        if base == _LINE:
+        begun = best if base == BEST else start
+        if base == LINE:
             begun = line = line or _lined(problem, limits, start.peak_bytes)
         aim = problem.bound * target // 1000 if target else min(best.step_ns, hopeless or best.step_ns)
         order = schedule(problem, begun.nodes, Policy(aim, *rest), limits, until)
-        result = replace(_judge(problem, order, tried, begun.settings or (setting,)), lined=begun.lined)
+        result = replace(result_of(problem, order, tried, begun.settings or (setting,)), lined=begun.lined)
         if result.rank(problem, start, limits) < best.rank(problem, start, limits):
-            best = min(best, _priced(problem, result), key=lambda candidate: candidate.rank(problem, start, limits))
+            best = min(best, priced(problem, result), key=lambda candidate: candidate.rank(problem, start, limits))
     return best
 
 
@@ -300,16 +231,18 @@ class _Search:
 
     def __init__(self, problem: Problem, limits: Limits, effort: int) -> None:
         self.problem, self.units, self.limits, self.effort = problem, problem.units, limits, effort
-        self.start = self.best = _judge(self.units, np.arange(len(self.units.graph.nodes)), 0, ())
+        self.start = self.best = result_of(self.units, np.arange(len(self.units.graph.nodes)), 0, ())
         self.late: SearchResult | None = None
         self.lines: dict[Limits, SearchResult] = {}
         self.tried = 0
         self.bests: list[SearchResult] = []
+        # The best orders under other budgets, where none meets the one that is asked for.
+        self.rungs: list[SearchResult] = []
         # The best glance of all nodes.
         self.whole: SearchResult | None = None
 
-    def round(self, grid: Sequence[tuple[int, Setting]], limits: Limits) -> None:
-        """One round under these limits; the best order is kept under those of the search."""
+    def round(self, grid: Sequence[tuple[int, Setting]], limits: Limits) -> SearchResult:
+        """One round under these limits, and its best order; that of all is kept under the limits of the search."""
         problem, start = self.problem, self.start
         patience = max(_PATIENCE, _PATIENT_NODES // max(1, len(problem.index)))
         fresh, first, idle = list(grid), self.tried, 0
@@ -321,7 +254,7 @@ class _Search:
                 break
             tried = self.tried - first
             explore = bool(fresh) and (tried < _FIRST or tried % 2 == 0 or not unused)
-            base, setting = fresh.pop(0) if explore else (_OWN, unused.pop(0))
+            base, setting = fresh.pop(0) if explore else (OWN, unused.pop(0))
             idle += 1
             begun = self._base(base, limits) if explore else best
             result = self._schedule(begun, setting, limits, best)
@@ -335,6 +268,7 @@ class _Search:
                 unused = sorted(results, key=results.__getitem__)
             elif explore and best is not start and setting not in unused:
                 unused.append(setting)
+        return best
 
     def glance(self) -> None:
         """What planners of buckets go by, of units and of all nodes: what they expect is to be kept."""
@@ -361,15 +295,15 @@ class _Search:
     def unfold(self) -> None:
         """Orders of nodes in place of those of units."""
         start, best = self.start, self.best
-        self.start = _judge(self.problem, np.arange(len(self.problem.index)), 0, ())
-        self.bests = [self._unfolded(result) for result in self.bests]
+        self.start = result_of(self.problem, np.arange(len(self.problem.index)), 0, ())
+        self.bests, self.rungs = ([self._unfolded(result) for result in each] for each in (self.bests, self.rungs))
         self.best = self.start if best is start else self._unfolded(best)
         if self.whole is not None:
             self._take(self.whole)
 
     def _unfolded(self, of: SearchResult) -> SearchResult:
         order = self.units.unfolded(of.nodes)
-        return replace(_judge(self.problem, order, of.tried, of.settings), lined=of.lined, step_ns=of.step_ns)
+        return replace(result_of(self.problem, order, of.tried, of.settings), lined=of.lined, step_ns=of.step_ns)
 
     def cut(self) -> None:
         """Cut long runs of compute, as short as the step and the limits bear.
@@ -383,7 +317,7 @@ class _Search:
                 if most >= min(best.longest_run, self.best.longest_run):
                     break
                 order = cut_runs(self.problem, self.limits, best.order, most)
-                result = _priced(self.problem, _judge(self.problem, order, best.tried, best.settings))
+                result = priced(self.problem, result_of(self.problem, order, best.tried, best.settings))
                 same = result.step_ns * _SAME <= best.step_ns * (_SAME + 1)
                 if same and self._rank(result) < self._rank(best) and self._in_flight(order):
                     self.best = min(self.best, result, key=self._rank)
@@ -394,19 +328,53 @@ class _Search:
         if self.best.longest_run <= SHORT or not self.problem.feeding:
             return
         order = evened(self.problem, self.limits, self.best.nodes)
-        result = _priced(self.problem, _judge(self.problem, order, self.best.tried, self.best.settings))
+        result = priced(self.problem, result_of(self.problem, order, self.best.tried, self.best.settings))
         self.best = min(self.best, result, key=self._rank)
 
     def move(self, orders: Sequence[SearchResult]) -> None:
         """Improve orders by moves: all that were best, since with more effort the last of them would be another one."""
         count = len(self.problem.index)
-        if self.best.step_ns <= self.problem.bound or count >= _MOVED_NODES:
+        if (self.best.step_ns <= self.problem.bound and not self._missed()) or count >= _MOVED_NODES:
             return
-        trials = min(_TRIALS, _TRIED_NODES // max(1, count))
         for result in dict.fromkeys(orders):
-            order = improved(self.problem, self.limits, result.nodes, trials)
-            moved = _priced(self.problem, _judge(self.problem, order, result.tried, result.settings))
-            self.best = min(self.best, moved, key=self._rank)
+            self.best = min(self.best, self._moved(result, self.limits), key=self._rank)
+
+    def _moved(self, result: SearchResult, limits: Limits, *, lower: bool = False) -> SearchResult:
+        trials = min(_TRIALS, _TRIED_NODES // max(1, len(self.problem.index)))
+        order = improved(self.problem, limits, result.nodes, trials, lower=lower)
+        return priced(self.problem, result_of(self.problem, order, result.tried, result.settings))
+
+    def ladder(self, grid: Sequence[Start]) -> None:
+        """Where no order meets the budget, what others lead to: the same ones, whatever the budget."""
+        if not self._missed() or self.limits.budget is None:
+            return
+        own = self.start.peak_bytes
+        for permille in _LADDER:
+            self.rungs.append(self.round(grid[:_RUNGS], replace(self.limits, budget=own * permille // 1000)))
+
+    def descend(self, orders: Sequence[SearchResult]) -> None:
+        """Moves for orders above the budget: the peak becomes lower, a little at a time, and then the step shorter.
+
+        What is aimed at does not depend on the budget, so that a smaller one leads at least as far down.
+        """
+        budget = self.limits.budget
+        if budget is None or len(self.problem.index) >= _MOVED_NODES:
+            return
+        # Not where the best order misses the budget: with more effort that may be another one.
+        for result in dict.fromkeys(order for order in orders if order.peak_bytes > budget):
+            low, failed = result, 0
+            while low.peak_bytes > budget and failed < len(_DESCENTS):
+                aim = low.peak_bytes - max(1, low.peak_bytes // _DESCENTS[failed])
+                lower = self._moved(low, replace(self.limits, budget=aim), lower=True)
+                failed += 1
+                if lower.peak_bytes < low.peak_bytes:
+                    low, failed = lower, 0
+            again = self._moved(low, replace(self.limits, budget=max(budget, low.peak_bytes)))
+            self.best = min(self.best, low, again, key=self._rank)
+
+    def _missed(self) -> bool:
+        """Whether the best order takes more than the budget."""
+        return self.limits.budget is not None and self.best.peak_bytes > self.limits.budget
 
     def _rank(self, result: SearchResult) -> Rank:
         return result.rank(self.problem, self.start, self.limits)
@@ -430,10 +398,10 @@ class _Search:
         return self.tried >= self.effort or self.best.close(self.problem, self.limits)
 
     def _base(self, which: int, limits: Limits) -> SearchResult:
-        if which == _LATE:
-            self.late = self.late or _judge(self.units, late_order(self.units.graph), 0, ())
+        if which == LATE:
+            self.late = self.late or result_of(self.units, late_order(self.units.graph), 0, ())
             return self.late
-        if which == _LINE:
+        if which == LINE:
             if limits not in self.lines:
                 self.lines[limits] = _lined(self.units, limits, self.start.peak_bytes)
             return self.lines[limits]
@@ -452,10 +420,10 @@ class _Search:
         order = schedule(problem, base.nodes, Policy(aim, *rest), limits, until)
         self.tried += 1
         detail(f"schedule {self.tried} of at most {self.effort}")
-        result = replace(_judge(problem, order, self.tried, (*base.settings, setting)), lined=base.lined)
+        result = replace(result_of(problem, order, self.tried, (*base.settings, setting)), lined=base.lined)
         better = best is not None and result.rank(problem, self.start, limits) < best.rank(problem, self.start, limits)
         if better or self._rank(result) < self._rank(self.best):
-            result = _priced(problem, result)
+            result = priced(problem, result)
             self._take(result)
         return result
 
@@ -474,23 +442,12 @@ def _lined(problem: Schedulable, limits: Limits, own_peak: int) -> SearchResult:
     own_peak: of the graph's own order, which is allowed at first, since nothing can move where that passes the budget.
     """
     allowed = limits if limits.budget is None else replace(limits, budget=max(limits.budget, own_peak))
-    result = best = _judge(problem, in_order(problem, allowed), 0, ())
+    result = best = result_of(problem, in_order(problem, allowed), 0, ())
     less = 0
     for _ in range(_AGAIN):
         if limits.budget is None or result.peak_bytes <= max(limits.budget, own_peak):
             break
         less = 2 * less + result.peak_bytes - limits.budget
-        result = _judge(problem, in_order(problem, replace(limits, budget=limits.budget - less)), 0, ())
+        result = result_of(problem, in_order(problem, replace(limits, budget=limits.budget - less)), 0, ())
         best = min(best, result, key=lambda candidate: candidate.peak_bytes)
     return replace(best, lined=True)
-
-
-def _judge(problem: Schedulable, order: Ints, tried: int, settings: tuple[Setting, ...]) -> SearchResult:
-    """Under the prices of the graph's own order, which is quick; see :func:`_priced`."""
-    step, peak, run = judge(problem.graph, order)
-    return SearchResult(order.tobytes(), step, peak, run, tried, settings)
-
-
-def _priced(problem: Schedulable, result: SearchResult) -> SearchResult:
-    """With the step of the graph that comes out: in another order others pay for fused chains."""
-    return replace(result, step_ns=problem.own_step(result.nodes, result.step_ns))

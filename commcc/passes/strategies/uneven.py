@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from commcc.plan import Bucket
     from commcc.planning.bucket_model import Key
     from commcc.schedule.problem import Schedulable
-    from commcc.schedule.search import Start
+    from commcc.schedule.result import Start
 
 #: Launches that share a bucket, in graph order; one alone is no bucket.
 Members = tuple[int, ...]
