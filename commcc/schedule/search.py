@@ -38,7 +38,7 @@ or what needs them, at random, as far as that helps (:mod:`commcc.schedule.moves
 that more effort stays no worse.
 
 Where no order meets the budget, a few schedules are made under budgets that do not depend on it, and moves lower the
-peaks of all these orders step by step before they make them shorter: so a smaller budget leads to as little memory.
+peaks of all these orders step by step before they make them shorter. A smaller budget may still lead to another order.
 """
 
 from __future__ import annotations
