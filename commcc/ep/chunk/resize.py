@@ -178,15 +178,11 @@ def _compared(sizes: Sizes) -> tuple[Resized, ...]:
     added: list[Any] = list(given)
     for user in added[0].users if added and hasattr(added[0], "users") else ():
         sent = ops.argument(user, "input_split_sizes") if ops.op_name(user.target) == EXCHANGE else None
-        rows = ops.argument(user, "input").meta["val"].shape[0] if sent and _alike(sent, added) else None
+        alike = sent and sorted(map(str, sent)) == sorted(map(str, added))  # in whatever order
+        rows = ops.argument(user, "input").meta["val"].shape[0] if alike else None
         if type(rows) is int and rows == size:
             return (Resized("1", None, size // sizes.grid.extent),)
     return ()
-
-
-def _alike(one: Sequence[Any], other: Sequence[Any]) -> bool:
-    """Whether both are the same values, in whatever order."""
-    return sorted(map(str, one)) == sorted(map(str, other))
 
 
 _RULES: dict[str, Callable[[Sizes], tuple[Resized, ...]]] = {

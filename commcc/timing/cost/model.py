@@ -220,11 +220,8 @@ class CostModel:
             streams=streams(index.groups, self.ranks_per_node, self.settings.share_link),
             warnings=tuple(text for source in self.sources for text in source.warnings) + said,
             within=within,
-            payers=Payers(chains, operations, self._operation_ns) if chains is not None and chains.after else None,
+            payers=Payers(chains, operations, lambda op: self.operation(op).ns) if chains and chains.after else None,
         )
-
-    def _operation_ns(self, operation: Operation) -> int:
-        return self.operation(operation).ns
 
     def _require_range(self, index: GraphIndex, ns: Sequence[int]) -> None:
         """Times and bytes can be added up in 64 bits; GraphError names the node that is larger than any machine."""
