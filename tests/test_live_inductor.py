@@ -313,7 +313,7 @@ def test_adapters_and_convolutions_through_inductor(tmp_path):
 @pytest.mark.ranks
 @ranks
 def test_a_head_that_is_the_embedding(tmp_path):
-    """Both gather the one parameter, whose two gradients are reduced and added up."""
+    """Both compute with the one parameter, which is gathered once; its two gradients are added up and reduced once."""
     options = {"pipeline": PIPELINE, "on_refusal": "raise"}
     jobs = [
         {"model": "gpt", "inner": inner, "steps": 20, "varied": inner == "aot_eager", "options": options}
@@ -322,7 +322,7 @@ def test_a_head_that_is_the_embedding(tmp_path):
     for rank in (found := train(jobs, tmp_path)):
         eager, fused = rank
         assert [each["launches"] for each in rank] == [each["launches"] for each in found[0]]
-        assert eager["equal"] and not eager["foreseen"] and [40, 2] in eager["launches"]
+        assert eager["equal"] and not eager["foreseen"] and [39, 2] in eager["launches"]
         assert fused["equal"] or (fused["foreseen"] and fused["apart"] < 1e-5), fused
         assert all(each["compared"] > 2000 for each in rank)
 
