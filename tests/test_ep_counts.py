@@ -85,12 +85,20 @@ def test_counts_of_the_dispatch_in_a_loss(count):
 def test_weights_are_no_counts():
     """Of float weights each chunk's sum would be cut to whole numbers by itself."""
 
+    said = []
+
     def weighed(b, ids):
         weights = b.call(aten.mul.Tensor, b.call(aten._to_copy.default, ids, dtype=torch.float64), 0.7)
-        return b.call(aten._to_copy.default, b.call(aten.bincount.default, ids, weights, EXPERTS), dtype=torch.int64)
+        counts = b.call(aten.bincount.default, ids, weights, EXPERTS)
+        said.append(counts.meta["val"].dtype)
+        return b.call(aten._to_copy.default, counts, dtype=torch.int64)
 
-    with pytest.raises(InputError, match="needs all tokens"):
-        plan_of(layer(weighed, loss=True), chunks=2)
+    program = layer(weighed, loss=True)
+    if said[0].is_floating_point:
+        with pytest.raises(InputError, match="needs all tokens"):
+            plan_of(program, chunks=2)
+    else:  # PyTorch 2.11 calls weighted counts whole numbers
+        assert verify(program, chunked(program)).status == "unproved"
 
 
 @pytest.mark.parametrize(
