@@ -107,7 +107,7 @@ def test_unequal_sizes_make_the_step_of_layers_shorter(monkeypatch):
     for shapes in (0, 1):
         with monkeypatch.context() as patched:
             if not shapes:
-                patched.setattr(auto, "_BUSY", 1 << 30)
+                patched.setattr(auto.Search, "_uneven", lambda _search, best: [best])
             result = run(backward(layers=4), passes, model=model)
         steps[shapes] = result.last.prediction.timeline.step_ns
         report = result.steps[0].report
@@ -115,6 +115,29 @@ def test_unequal_sizes_make_the_step_of_layers_shorter(monkeypatch):
         assert (report["unequal_tried"] > 0) == bool(shapes)
         assert result.verified == "proved"
     assert steps[1] < 0.99 * steps[0]
+
+
+def test_where_no_stream_is_busy_all_the_time_more_are_tried_only_if_a_few_gain(monkeypatch):
+    """The first bucket, or the last, may hold up compute all the same."""
+    model = load_model("h100")
+    passes = parse_pipeline("bucket{strategy=auto,form=copy,effort=12},reorder")
+
+    def both(shape):
+        """The steps without unequal sizes and with them, and how many were tried."""
+        results = []
+        for without in (True, False):
+            with monkeypatch.context() as patched:
+                patched.setattr(auto, "_BUSY", 1 << 30)  # no stream is so busy
+                if without:
+                    patched.setattr(auto.Search, "_uneven", lambda _search, best: [best])
+                results.append(run(backward(**shape), passes, model=model))
+        steps = (result.last.prediction.timeline.step_ns for result in results)
+        return *steps, results[1].steps[0].report["unequal_tried"]
+
+    without, with_them, tried = both({"tokens": 8192, "tensor": 4})
+    assert with_them == without and tried <= 12
+    without, with_them, tried = both({"layers": 6, "shards": 16, "tensor": 8})
+    assert with_them < 0.99 * without and tried > 12
 
 
 def test_from_several_bucketings_no_step_is_longer_and_one_is_shorter(monkeypatch):

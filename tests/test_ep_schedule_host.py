@@ -78,6 +78,13 @@ def test_reads_before_the_host_has_waited():
     assert early_reads(index, order, {at["ha"]: False}) == set()
 
 
+def test_a_copy_from_one_device_is_not_there_when_the_host_has_waited_for_another():
+    index = build_index(parse(TEXT.replace('b: "i64[2][1]cuda:0"', 'b: "i64[2][1]cuda:1"')))
+    at = index.position
+    assert early_reads(index, range(len(index))) == {(at["n"], at["ha"])}
+    assert early_reads(index, range(len(index)), {at["ha"]: False}) == set()
+
+
 @pytest.mark.parametrize(
     ("names", "flags"),
     [

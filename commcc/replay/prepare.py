@@ -30,7 +30,7 @@ from commcc.base.errors import InputError
 from commcc.graph.copying import copy_node
 from commcc.graph.index import build_index
 from commcc.graph.index.control import unwrapped
-from commcc.graph.index.host import waits
+from commcc.graph.index.host import devices_awaited
 from commcc.graph.ops import (
     OpaqueOp,
     aliasing,
@@ -232,7 +232,7 @@ def _step(
         looks=facts(target).looks,
         asks=not facts(target).reads,
         host_copy=copy if seen.pure else None,
-        host_wait=number in index.host_syncs and not copy and waits(index, number),
+        host_wait=number in index.host_syncs and not copy and bool(devices_awaited(index, number)),
         meets=communicates_inside(root, node),
     )
 

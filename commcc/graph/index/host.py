@@ -41,8 +41,8 @@ def early_reads(
             early.update((node, coming[s]) for p in index.data_preds[node] for s in index.storages[p] if s in coming)
         if unblocked.get(node, False):
             coming.update(dict.fromkeys(index.storages[node], node))
-        elif node in index.host_syncs and waits(index, node):
-            coming.clear()
+        elif node in index.host_syncs and (awaited := devices_awaited(index, node)):
+            coming = {s: copy for s, copy in coming.items() if not _may_meet(awaited, devices_awaited(index, copy))}
     return early
 
 
@@ -57,10 +57,14 @@ def with_copies(index: GraphIndex, changed: Mapping[int, bool]) -> GraphIndex:
     return replace(index, host_copies={**index.host_copies, **changed}) if changed else index
 
 
-def waits(index: GraphIndex, node: int) -> bool:
-    """Whether a host sync waits for the device: one that reads what is on the host already does not."""
+def devices_awaited(index: GraphIndex, node: int) -> set[str]:
+    """The devices that a host sync waits for: those that it reads from, none where that is on the host already."""
     read = (index.tensors[p] for p in index.data_preds[node])
-    return any(t is not None and not t.device.startswith("cpu") for t in read)
+    return {t.device for t in read if t is not None and not t.device.startswith("cpu")}
+
+
+def _may_meet(some: Iterable[str], others: Iterable[str]) -> bool:
+    return any(same_device(one, other) for one in some for other in others)
 
 
 def is_view(index: GraphIndex, node: int) -> bool:

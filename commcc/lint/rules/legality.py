@@ -163,11 +163,11 @@ def unknown_size(subject: Subject, options: NoOptions) -> Iterator[Finding]:
 
 def host_sync_in_flight(subject: Subject, options: NoOptions) -> Iterator[Finding]:
     """Every host sync between the launch of a collective and its wait."""
-    from commcc.graph.index.host import waits
+    from commcc.graph.index.host import devices_awaited
 
     del options
     index = subject.index
-    syncs = [node for node in sorted(index.host_syncs) if waits(index, node)]
+    syncs = [node for node in sorted(index.host_syncs) if devices_awaited(index, node)]
     during: dict[int, list[int]] = defaultdict(list)
     for launch, facts in index.launches.items() if syncs else ():
         end = facts.waits[0] if facts.waits else launch

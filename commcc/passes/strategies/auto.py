@@ -16,9 +16,9 @@ simulated. A bucketing is a cap on the bytes of a bucket for every key (kind, gr
 5. all so far has copies; where these and launches fill the compute stream, the same again without them (form
    ``coalesced``) from the best of these, with as much effort: in each bucket what takes less, no copies where nothing
    was merged, no copies at all, either form for each key;
-6. where one stream of collectives is busy for most of the best step, its buckets with other, unequal sizes along the
-   step (:mod:`commcc.passes.strategies.uneven`): up to twice ``effort`` of them, or 16 times where compute fills
-   less than 97 % of the step;
+6. other, unequal sizes along the step for the buckets of the busiest stream (:mod:`commcc.passes.strategies.uneven`):
+   up to twice ``effort`` of them, or 16 times where compute fills less than 97 % of the step. Where that stream is idle
+   for more than a quarter of the step none, or ``effort`` of them, and the others if these gain something;
 7. casts before members are put side by side, in place of one cast behind, in all buckets or in the last ones;
 8. a quarter of ``effort`` with smaller buckets of other reduce-scatters, where merging made the longest run of compute
    between two of them longer: what shortens it at no more than 0.1 % of the step is taken.
@@ -85,7 +85,8 @@ _CERTAIN, _LARGE = 50, 3000
 #: step. The best equal sizes get the full effort too, unless unequal ones are shorter by more than the share _SURE.
 _BUSY, _SHAPES, _SURE = 750, 2, 20
 #: Where compute leaves more than the share _IDLE of the step, unequal sizes begin from several bucketings, and
-#: _FROM_STARTS times ``effort`` of them are tried.
+#: _FROM_STARTS times ``effort`` of them are tried; if no stream is busy for _BUSY, only where ``effort`` of them gain
+#: something: the first or the last bucket may be what compute waits for.
 _IDLE, _FROM_STARTS = 30, 16
 #: Other forms are tried where copies and launches take at least the share _SPENT of the step, and either compute leaves
 #: less than the share _WAITING of it, or no stream is busy for _BUSY of it.
@@ -267,15 +268,21 @@ class Search:
         return self.result(tried, glance(sketch, self.limits, range(_SCHEDULES)))
 
     def _uneven(self, best: Tried) -> list[Tried]:
-        """Bucketings like this one with other sizes on its busiest stream, if that is most of the step, best first."""
-        stream, busy = self._busiest(best)
-        if self.options.effort == 1 or busy * 1000 < best.step_ns * _BUSY:  # an effort of one is no merging
+        """Bucketings like this one with other sizes on its busiest stream, best first; the same one alone where that
+        stream is idle for some of the step and either compute is not or a few other sizes gain nothing.
+        """
+        effort = self.options.effort
+        if effort == 1:  # which is no merging
             return [best]
+        stream, busy = self._busiest(best)
+        filled = busy * 1000 >= best.step_ns * _BUSY
         if best.step_ns * (1000 - _IDLE) < sum(self.unmerged.stream_ns) * 1000:
-            return improved(self, [best], stream, _SHAPES * self.options.effort)
-        return improved(
-            self, begun_from(best, self._near(best, BEGIN_WITHIN)), stream, _FROM_STARTS * self.options.effort
-        )
+            return improved(self, [best], stream, _SHAPES * effort) if filled else [best]
+        if not filled:
+            few, *_ = improved(self, [best], stream, effort)
+            if few.over == best.over and few.step_ns * 1000 > best.step_ns * (1000 - _GAIN):
+                return [few]
+        return improved(self, begun_from(best, self._near(best, BEGIN_WITHIN)), stream, _FROM_STARTS * effort)
 
     def _busiest(self, best: Tried) -> tuple[str, int]:
         """The stream that is busy for longest with what may be merged, and for how many ns."""
