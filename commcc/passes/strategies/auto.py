@@ -272,7 +272,7 @@ class Search:
         stream is idle for some of the step and either compute is not or a few other sizes gain nothing.
         """
         effort = self.options.effort
-        if effort == 1:  # which is no merging
+        if effort == 1 or not self.taken:  # an effort of 1 is no merging
             return [best]
         stream, busy = self._busiest(best)
         filled = busy * 1000 >= best.step_ns * _BUSY
