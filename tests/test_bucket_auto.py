@@ -22,7 +22,6 @@ from commcc.passes.options import build, parse_pipeline
 from commcc.run.pipeline import run
 from commcc.schedule import Problem
 from commcc.serialization import load
-from commcc.serialization.fx import parse_text
 from commcc.timing.cost import load_model
 from commcc.timing.cost.types import Price
 from tests.random_graphs import GraphBuilder, aten, random_program
@@ -199,7 +198,7 @@ def test_options_of_other_strategies():
 
 def test_buckets_by_block_come_first(monkeypatch):
     """With effort for one bucketing beside none at all, those of strategy module are what is tried."""
-    strategy = sys.modules["commcc.passes.strategies.auto"]
+    strategy = importlib.import_module("commcc.passes.strategies.auto")
     monkeypatch.setattr(strategy, "improved", lambda search, starts, *_: [starts[0]])
     program = sample("tiny_moe_fsdp4_ep2_bw")
     auto = run(program, [Bucket(strategy="auto", form="copy", effort=2)], model=LATENCY)
@@ -303,9 +302,8 @@ def test_casts_come_first_where_a_compiler_writes_them_to_their_places(cost, fir
 
 def test_a_graph_that_costs_nothing():
     """Views, and communication of nothing: there is no collective to change a bucket of."""
-    text = """def forward(self, x: "f32[8, 8][8, 1]cpu"):
-    v: "f32[64][1]cpu" = torch.ops.aten.view.default(x, [64])
-    return (v,)
-"""
-    result = run(parse_text(text, "views"), parse_pipeline("bucket{strategy=auto},reorder"), model=LATENCY)
+    build = GraphBuilder()
+    x = build.placeholder("x", (8, 8))
+    program = build.program([build.call(aten.view.default, x, [64])], {})
+    result = run(program, parse_pipeline("bucket{strategy=auto},reorder"), model=LATENCY)
     assert (result.verified, result.changed) == ("proved", False)
