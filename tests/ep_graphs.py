@@ -19,7 +19,7 @@ C10D, ATEN = "torch.ops._c10d_functional", "torch.ops.aten"
 #: name, type, call; ``{k}`` is the chunk, ``{before}`` the one before it. Then what is annotated.
 FORWARD: tuple[tuple[str, str, str, dict[str, str]], ...] = (
     ("router", "f32[8, 8]", ATEN + ".mm.default(x_{k}, wr)", {"EP": "compute"}),
-    ("count", "i64[2]", ATEN + ".sum.dim_IntList(router_{k}, [0])", {"EP": "dispatch"}),
+    ("count", "i64[2]", ATEN + ".bincount.default(router_{k})", {"EP": "dispatch"}),
     (
         "exchanged",
         "i64[2]",

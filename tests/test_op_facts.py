@@ -341,11 +341,11 @@ def test_runs_see_what_a_schema_hides(lying, op, found):
     assert bool(found) == bool(contradictions(facts(target), observe(target, (torch.rand(3, 3),))))
 
 
-def test_levels_of_vmap_are_effects_and_have_names():
+def test_levels_of_vmap_are_barriers_and_have_names():
     enter = resolve("torch._functorch.predispatch._vmap_increment_nesting")
     add = resolve("torch._functorch.predispatch._add_batch_dim")
     assert path_of(add) == "torch._functorch.predispatch._add_batch_dim"
-    assert facts(enter).effect
-    assert facts(add).effect
+    assert facts(enter).barrier
+    assert facts(add).barrier
     with pytest.raises(InputError):
         resolve("torch._functorch.predispatch.threading")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from commcc.serialization import load
 from commcc.verify import verify
+from tests.verify_texts import pair
 
 F = "f32[4][1]cpu"
 #: Arguments, lines of BEFORE, numbers of its lines in AFTER, what is returned.
@@ -159,21 +159,6 @@ RIGHT = {
         "v,",
     ),
 }
-
-
-def program(folder, name, inputs, lines, returned):
-    body = [f"        {line.replace('aten.', 'torch.ops.aten.', 1)}" for line in lines]
-    body = [line.replace("c10d.", "torch.ops._c10d_functional.").replace(" ops.f", " torch.ops.f") for line in body]
-    text = ["class GraphModule(torch.nn.Module):", f"    def forward(self, {inputs}):", *body]
-    file = folder / f"{name}.fx.txt"
-    file.write_text("\n".join([*text, f"        return ({returned})"]) + "\n")
-    return load(file)
-
-
-def pair(folder, inputs, lines, kept, returned):
-    returns = returned if isinstance(returned, tuple) else (returned, returned)
-    after = [line if isinstance(line, str) else lines[line] for line in kept]
-    return [program(folder, "before", inputs, lines, returns[0]), program(folder, "after", inputs, after, returns[1])]
 
 
 @pytest.mark.parametrize("case", WRONG)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from commcc.base.text import count, least_size, milliseconds, plural, share
-from commcc.graph.ops.libraries import FENCES
+from commcc.graph.ops.libraries import fenced
 from commcc.report.console import cut_short, make_table
 from commcc.report.documents import collective, costs, cut_ends, cut_lines, document, launches_costs, notes_json
 from commcc.report.metrics import costed_by, single
@@ -88,7 +88,7 @@ def _inside(seen: Snapshot) -> dict[str, Json]:
 def _unknown(seen: Snapshot) -> dict[str, Json]:
     """Nodes that communicate in a way that is not understood; no key where there are none."""
     index = seen.index
-    nodes = [n for n in index.barriers if n not in index.inside and index.ops[n].partition(".")[0] not in FENCES]
+    nodes = [n for n in index.barriers if n not in index.inside and fenced(index.ops[n]) is None]
     return {"unknown_communication": [index.names[node] for node in nodes]} if nodes else {}
 
 

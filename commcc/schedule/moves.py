@@ -10,8 +10,11 @@ stands at the front waits. A trial is one to three such moves in a row:
 * a node is put off, with all of what needs it that stands between.
 
 Half of the first moves are made where the compute stream stalls, the rest anywhere; how far is drawn from all powers of
-two. What makes the order better, or leaves it as good, is kept. Legal orders stay legal, and nodes that pay for a fused
-chain stay ahead of the rest of it, so that prices hold. The numbers drawn are the same on every machine.
+two. What makes the order better, or leaves it as good, is kept; so is, at first, what makes the step longer than that
+of the best order by no more than a margin, which shrinks to none (as in simulated annealing). It is smaller where there
+are few trials for many nodes, and none where peaks are to be lowered. The best order comes out. Legal orders stay
+legal, and nodes that pay for a fused chain stay ahead of the rest of it, so that prices hold. The numbers drawn are the
+same on every machine.
 
 Limits: a trial costs a simulation of all nodes, so on large graphs few can be made.
 """
@@ -34,18 +37,23 @@ if TYPE_CHECKING:
 
 #: No move makes a run of compute between reduce-scatters longer than this, or than the longest there was.
 SHORT = 4
-#: By place: the node; that of the order so far; of that one, for how long compute stalls there; a list for moves.
-PLACE = ("node", "kept", "stall", "other")
+#: By place: the node; that of the order so far; of that one, for how long compute stalls there; a list for moves; the
+#: node of the best order.
+PLACE = ("node", "kept", "stall", "other", "best")
 #: By node: its place; the compute nodes before its launch; when its transfer ends; waits still to come; a mark.
 NODE = ("place", "computed", "end", "unwaited", "mark")
 #: random: the last number drawn. over, step, run, peak, excess: of the order so far; the next five of the one that is
 #: tried. excess: bytes above the budget, added up over all places, where ``lower`` asks for that.
-#: first: the place behind graph inputs. Then limits, -1 for none, and the sum of stalls.
+#: The next four of the best one. first: the place behind graph inputs. Then limits, -1 for none, the sum of stalls, and
+#: how much longer than the best one an order may be at first, in permille.
 STATE = (
     *("random", "over", "step", "run", "peak", "excess"),
     *("new_over", "new_step", "new_run", "new_peak", "new_excess"),
-    *("first", "budget", "in_flight", "prefetch", "stalls", "most_run", "lower"),
+    *("best_over", "best_step", "best_run", "best_excess"),
+    *("first", "budget", "in_flight", "prefetch", "stalls", "most_run", "lower", "margin"),
 )
+#: The margin at first: at most this, and no more than so much for each trial that a node has, in permille.
+_MARGIN, _MARGIN_PER_TRIAL = 200, 2
 
 
 class Moves(NamedTuple):
@@ -62,7 +70,7 @@ class Moves(NamedTuple):
         """Those of an order; nothing is measured yet."""
         graph, count = problem.graph, len(order)
         moves = cls(records(count, PLACE), records(count, NODE), records(1, STATE), order.copy(), Scratch.of(graph))
-        moves.places.node[:] = moves.places.kept[:] = order
+        moves.places.node[:] = moves.places.kept[:] = moves.places.best[:] = order
         state = moves.state[0]
         state.random, (state.budget, state.in_flight, state.prefetch) = 1, problem.bounds(limits)
         inputs = np.flatnonzero(graph.nodes.placeholder[order])
@@ -78,9 +86,10 @@ def improved(problem: Problem, limits: Limits, order: Iterable[int], trials: int
     begun = np.fromiter(order, np.int64)
     moves = Moves.of(problem, limits, begun)
     moves.state[0].lower = lower
+    moves.state[0].margin = 0 if lower else min(_MARGIN, _MARGIN_PER_TRIAL * trials // max(1, len(begun)))
     if len(begun) - moves.state[0].first > 2:
-        _improve(with_payers(problem, begun), moves, trials)
-    best: Ints = moves.places.kept.copy()
+        _improve(with_payers(problem, begun), moves, trials, problem.bound)
+    best: Ints = moves.places.best.copy()
     return best
 
 
@@ -106,20 +115,26 @@ def begin(graph: Graph, moves: Moves) -> None:
 
 
 @kernel
-def _improve(graph: Graph, moves: Moves, trials: int) -> None:
+def _improve(graph: Graph, moves: Moves, trials: int, bound: int) -> None:
     state, places, count = moves.state[0], moves.places, len(moves.places)
     measure(graph, moves)
     keep(graph, moves)
+    _best_so_far(moves, True)
     state.most_run = max(state.run, SHORT)
-    for _trial in range(trials):
+    for trial in range(trials):
+        if not state.best_over and state.best_step <= bound:
+            break
+        left = 1000 - 1000 * trial // trials
+        room = state.best_step * state.margin * left // 1000000 * left // 1000
         _first_move(graph, moves)
         for _more in range(_drawn(moves, 4) - 1):
             if not _drawn(moves, 2):
                 _move(graph, moves, state.first + _drawn(moves, count - 1 - state.first), _drawn(moves, 2))
         if allowed(graph, moves):
             measure(graph, moves)
-            if _no_worse(state):
+            if _no_worse(state, state.best_step + room):
                 keep(graph, moves)
+                _best_so_far(moves, _is_best(state))
                 continue
         for place in range(count):
             places[place].node = places[place].kept
@@ -134,7 +149,30 @@ def _drawn(moves: Moves, below: int) -> int:
 
 
 @compiled
-def _no_worse(state: Records) -> bool:
+def _best_so_far(moves: Moves, is_best: bool) -> None:
+    state = moves.state[0]
+    if not is_best:
+        return
+    state.best_over, state.best_step, state.best_run = state.over, state.step, state.run
+    state.best_excess = state.excess
+    for place in range(len(moves.places)):
+        moves.places[place].best = moves.places[place].kept
+
+
+@compiled
+def _is_best(state: Records) -> bool:
+    if state.over != state.best_over:
+        return bool(state.over < state.best_over)
+    if state.over and state.excess != state.best_excess:
+        return bool(state.excess < state.best_excess)
+    if state.step != state.best_step:
+        return bool(state.step < state.best_step)
+    return bool(state.run <= state.best_run)
+
+
+@compiled
+def _no_worse(state: Records, most: int) -> bool:
+    """Whether the order that is tried is as good as the one so far; a step of up to so many ns is good enough."""
     if state.new_run > state.most_run:
         return False
     if state.new_over != state.over:
@@ -143,7 +181,7 @@ def _no_worse(state: Records) -> bool:
     if state.over and state.new_excess != state.excess:
         return bool(state.new_excess < state.excess)
     if state.new_step != state.step:
-        return bool(state.new_step < state.step)
+        return bool(state.new_step < state.step or state.new_step <= most)
     return bool(state.new_run <= state.run)
 
 

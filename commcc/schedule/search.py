@@ -115,7 +115,7 @@ _NARROWER = 4
 _CUTS = (4, 6, 8, 12, 16, 24, 32)
 #: Trials of moves from one order: at most _TRIALS, and no more than look at _TRIED_NODES nodes in all. Graphs of
 #: _MOVED_NODES nodes or more get none.
-_TRIALS, _TRIED_NODES, _MOVED_NODES = 8000, 1_500_000, 3000
+_TRIALS, _TRIED_NODES, _MOVED_NODES = 16_000, 3_000_000, 3000
 #: A step counts as the same if it is longer by at most one part in this many: a wait that moves takes a few ns.
 _SAME = 100_000
 #: Where no order meets the budget: budgets that are tried besides, in permille of the graph's own peak, with so many

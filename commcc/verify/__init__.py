@@ -46,6 +46,8 @@ from commcc.graph.index import build_index
 from commcc.graph.memory import live_bytes
 from commcc.graph.ops import facts
 from commcc.verify import boundary, compare
+from commcc.verify.annotations import compare_annotations
+from commcc.verify.barriers import compare_barriers
 from commcc.verify.chunks import folded
 from commcc.verify.kernels import compare_kernels
 from commcc.verify.normalise import check_order, compare_edges, compare_groups, unfolded, without_edges
@@ -158,7 +160,8 @@ def _compare_traces(pair: Pair) -> None:
     compare.report_causes(pair)
     compare.compare_ops(pair)
     compare.compare_elements(pair)
-    compare.compare_barriers(pair)
+    compare_barriers(pair)
+    compare_annotations(pair)
     compare.compare_layouts(pair)
     _conclude(pair)
 

@@ -53,8 +53,8 @@ _HIDDEN = "memory of values without a shape"
 
 def match_inputs(before: fx.Graph, after: fx.Graph, report: Report) -> dict[str, str]:
     """Which input of BEFORE each input of AFTER stands for; differences in names, order and number reported."""
-    old = [node.name for node in before.nodes if node.op == "placeholder"]
-    new = [node.name for node in after.nodes if node.op == "placeholder"]
+    defaults = [{node.name: node.args for node in g.nodes if node.op == "placeholder"} for g in (before, after)]
+    old, new = (list(given) for given in defaults)
     report.checked["inputs"] = len(old)
     olds, news = set(old), set(new)
     if len(old) != len(new):
@@ -70,6 +70,9 @@ def match_inputs(before: fx.Graph, after: fx.Graph, report: Report) -> dict[str,
             report.differs("input", name, f"input {position} is called '{there}' in BEFORE")
         else:
             report.differs("input", name, f"input {position} is not in BEFORE")
+    for name, was in matched.items():
+        if repr(defaults[1][name]) != repr(defaults[0][was]):
+            report.differs("input", name, "has another default value than in BEFORE")
     moved = [(p, a, b) for p, (a, b) in enumerate(zip(old, new, strict=False)) if a != b and b in olds]
     if moved and len(old) == len(new):
         position, was, now = moved[0]

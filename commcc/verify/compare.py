@@ -365,8 +365,21 @@ def compare_sequences(pair: Pair) -> None:
     _compare_sequence(pair, "random", pair.before.random, pair.after.random)
     sorted_out = _unordered_last(pair.before.effects, pair.old_nodes)
     _compare_sequence(pair, "effect", sorted_out, _unordered_last(pair.after.effects, pair.new_nodes))
+    _compare_draws(pair)
     pair.report.checked["random_ops"] = len(pair.before.random)
     pair.report.checked["effects"] = len(pair.before.effects)
+
+
+def _compare_draws(pair: Pair) -> None:
+    """Ops of which nothing is known may draw as well: they keep their places among those that do.
+
+    What only one graph has is reported where ops are.
+    """
+    old, new = pair.before.draws, pair.after.draws
+    moved = next(((was, now) for was, now in zip(old, new, strict=False) if was[0] != now[0]), None)
+    if moved is not None and Counter(term for term, _ in old) == Counter(term for term, _ in new):
+        text = f"comes where '{moved[0][1]}' does in BEFORE; one of them draws random numbers, the other one may"
+        pair.report.gap("random", moved[1][1], text)
 
 
 def compare_bare(pair: Pair) -> None:
@@ -451,30 +464,6 @@ def _compare_sequence(pair: Pair, rule: str, old: list[tuple[int, str]], new: li
 def _path(nodes: object, name: str) -> str:
     node = nodes.get(name) if hasattr(nodes, "get") else None
     return str(getattr(node, "target", name))
-
-
-def compare_barriers(pair: Pair) -> None:
-    """Ops and launches stand on the same side of every op that may do anything: unknown communication, streams."""
-    if not pair.before.barriers and not pair.after.barriers:
-        return
-    old, new = _sides(pair.before), _sides(pair.after)
-    for key, (sides, node) in new.items():
-        was = old.get(key)
-        if was is not None and was[0] != sides:
-            at = min(sides ^ was[0])
-            barrier = pair.after.barriers[min(at, len(pair.after.barriers) - 1)] if pair.after.barriers else "a barrier"
-            text = f"stands on the other side of '{barrier}' than in BEFORE; what that op does is not known"
-            pair.report.gap("effect", node, text)
-
-
-def _sides(trace: Trace) -> dict[int, tuple[set[int], str]]:
-    """After how many barriers each op is computed, and each source moved."""
-    sides: dict[int, tuple[set[int], str]] = {}
-    for step in trace.steps:
-        if step.node in trace.live and step.kind in (OP, LAUNCH):
-            for key in step.sources or (step.term,):
-                sides.setdefault(key, (set(), step.node))[0].add(step.barriers)
-    return sides
 
 
 def compare_layouts(pair: Pair) -> None:

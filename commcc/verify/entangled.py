@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
+from commcc.graph.ops import facts, is_getitem
 from commcc.serialization.attributes import find
+from commcc.verify.terms import path_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,6 +34,22 @@ if TYPE_CHECKING:
 #: Pairs of operands of one op: so many that share memory are told apart, and so many are looked at.
 _MOST, _MOST_LOOKED_AT = 5_000, 500_000
 WHY = "what an op gives whose operands share memory that it writes"
+
+
+def origins(node: fx.Node) -> tuple[Any, ...]:
+    """How the operands of an op were made: as which views of what, down to inputs and new tensors, and which of these
+    are one and the same.
+    """
+    number: dict[fx.Node, int] = {}
+    found: list[Any] = [tuple(number.setdefault(source, len(number)) for source in node.all_input_nodes)]
+    for source in (rest := list(number)):
+        views = source.op == "call_function" and (is_getitem(source.target) or bool(facts(source.target).views))
+        operands = source.all_input_nodes if views else []
+        rest.extend(operand for operand in operands if operand not in number)
+        at = tuple(number.setdefault(operand, len(number)) for operand in operands)
+        called = path_of(source.target) if source.op == "call_function" else source.op
+        found.append((called, at, str(source.args[1:]) if views else ""))
+    return tuple(found)
 
 
 def entangled(

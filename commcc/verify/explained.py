@@ -1,11 +1,7 @@
-"""Ops whose results are worked out from their arguments: collectives, arithmetic on sizes, regrouping, copies.
+"""Ops whose results are worked out from their arguments: arithmetic on sizes, regrouping, copies.
 
-The result of a launch is written in terms of gathers and reductions of whole sources
-(:mod:`commcc.verify.contents`), so that a merged launch and its members are the same terms; memory is in use between a
-launch and its wait. The methods of :class:`Explainer` give the value of a node, or raise :class:`Undecidable`: the op
-then stays a term of its operands (:mod:`commcc.verify.tracer`).
-
-Limits: all-to-all is a term of its own; launches whose layout cannot be decided too.
+The methods of :class:`Explainer` give the value of a node, or raise :class:`Undecidable`: the op then stays a term of
+its operands (:mod:`commcc.verify.tracer`). Collectives are in :mod:`commcc.verify.launches`.
 """
 
 from __future__ import annotations
@@ -13,314 +9,35 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from commcc.base.terms import Kind
 from commcc.graph.ops import facts
 from commcc.graph.ops.arithmetic import COMPARISONS, ON_SIZES
 from commcc.graph.ops.sizes import EXTENTS, RANGES
 from commcc.graph.ops.views import DETACH
+from commcc.verify.barriers import place
 from commcc.verify.contents import (
-    BROADCAST,
     CAST,
-    REDUCE,
-    Over,
     cast,
     counts,
-    gather,
     is_widening,
     meet,
-    pointwise,
-    scatter,
 )
-from commcc.verify.entangled import WHY, shared_results
-from commcc.verify.memory import Flight
 from commcc.verify.regroup import converts, regroup
-from commcc.verify.reshaping import COPY, INVALID, MAYBE, Formed, is_dense
+from commcc.verify.reshaping import COPY, INVALID, MAYBE, Formed
 from commcc.verify.sizes import (
-    UNKNOWN,
     Meta,
-    Shape,
     Size,
     Undecidable,
     apply_function,
-    contiguous_strides,
-    is_contiguous,
     product,
 )
 from commcc.verify.terms import Opaque, Tensor, Value, is_size, key_of, path_of, tensors_in
-from commcc.verify.trace import CONVERSION, LAUNCH, OP, State, Step
+from commcc.verify.trace import CONVERSION, State, Step
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from torch import fx
 
-    from commcc.graph.ops.collective_table import CollectiveOp
     from commcc.verify.contents import Run
     from commcc.verify.terms import Terms
-
-
-def launch(state: State, node: fx.Node, fact: CollectiveOp, groups: Mapping[str, str]) -> Value:
-    """The result of an asynchronous collective; its storage is in flight until the wait.
-
-    groups: process groups that stand for another one.
-    """
-    arguments = _named_alike(state.arguments(node), groups)
-    table, trace = state.table, state.trace
-    inputs = tensors_in(arguments.get(fact.tensor))
-    outs = tensors_in(arguments.get(fact.out)) if fact.out is not None else []
-    unseen = state.hidden.found_in(arguments.values())
-    keys = tuple((name, key_of(table, value)) for name, value in arguments.items())
-    shared = shared_results(node, state.memory, table, inputs, outs)
-    keys = (*keys, *shared, *state.hidden.written(unseen))
-    term = table.intern(("op", path_of(node.target), keys))
-    outputs, why = ([], WHY) if shared else _described(state, fact, inputs, outs, arguments)
-    alone = bool(outputs) and _is_alone(table, fact, arguments, inputs)
-    if alone:
-        trace.alone.setdefault(str(arguments["group_name"]), node.name)
-    if why:
-        table.undecided.setdefault(term, why)
-    for tensor, out in zip(inputs, outs, strict=False):
-        _check_target(state, node, fact, tensor, out, str(arguments.get("group_name")))
-    state.write(node, term, outs, tuple(content for content, _ in outputs))
-    if outputs:
-        value = _explained(state, node, fact, outputs, outs, alone=alone)
-    else:
-        value = state.result(node, node.meta.get("val"), term, tuple(outs))
-    if unseen or isinstance(value, Opaque):
-        inputs = [*inputs, *state.hidden.reached_from(unseen)]
-        into = state.hidden.reached_from(state.hidden.found_in((arguments.get(fact.out or ""),)))
-        value = _of_unseen(state, node, fact, value, term, outs or into)
-    trace.launches += 1
-    if outputs and not alone and all(meta.shape is not None and product(meta.shape) == 0 for _, meta in outputs):
-        trace.bare.append((term, node.name))  # no element tells what was launched, and on which group
-    # What a rank has sent to itself, others have made.
-    sources = () if alone else tuple(dict.fromkeys(s for content, _ in outputs for s in table.sources_of(content)))
-    operands = tuple(tensor.content for tensor in inputs)
-    strides = tuple(tensor.meta.strides for tensor in inputs)
-    kind = LAUNCH if outputs else OP
-    trace.steps.append(
-        Step(
-            node.name,
-            path_of(node.target),
-            kind,
-            term,
-            term,
-            keys,
-            operands,
-            sources,
-            strides,
-            why,
-            len(trace.barriers),
-        )
-    )
-    _take_off(state, node, value, inputs)
-    return value
-
-
-def _named_alike(arguments: dict[str, Any], groups: Mapping[str, str]) -> dict[str, Any]:
-    """Arguments with the group that its own stands for, and the reduction in small letters."""
-    group, how = arguments.get("group_name"), arguments.get("reduce_op")
-    named = {"group_name": groups.get(group, group)} if isinstance(group, str) else {}
-    return {**arguments, **named, **({"reduce_op": how.lower()} if isinstance(how, str) else {})}
-
-
-def _described(
-    state: State, fact: CollectiveOp, inputs: list[Tensor], outs: list[Tensor], arguments: dict[str, Any]
-) -> tuple[list[tuple[int, Meta]], str]:
-    """Content and shape of every output; none, and perhaps a reason, for launches that stay terms."""
-    if fact.kind not in (Kind.ALL_GATHER, Kind.REDUCE_SCATTER, Kind.ALL_REDUCE, Kind.BROADCAST) or not inputs:
-        return [], ""
-    try:
-        metas = [_meta(fact, tensor, arguments) for tensor in inputs]
-        alone = _is_alone(state.table, fact, arguments, inputs)
-        contents = [tensor.content if alone else _content(state, fact, tensor, arguments) for tensor in inputs]
-        if outs and len(outs) != len(inputs):
-            raise Undecidable("another number of output buffers than of inputs")
-        for out, meta in zip(outs, metas, strict=False):
-            if out.shape is None or product(out.shape) != product(meta.shape or ()) or out.dtype != meta.dtype:
-                raise Undecidable("an output buffer that does not fit")
-    except Undecidable as reason:
-        return [], str(reason)
-    if outs:
-        metas = [out.meta for out in outs]
-    return list(zip(contents, metas, strict=True)), ""
-
-
-def _is_alone(table: Terms, fact: CollectiveOp, arguments: dict[str, Any], inputs: list[Tensor]) -> bool:
-    """Whether a group has one rank, which then gets what it sends: as its table says, or the collective itself.
-
-    What a group of any size refuses is no copy: a sender that is not in it, the larger of two complex numbers.
-    """
-    ordered = arguments.get("reduce_op", "sum") not in ("sum", "avg")
-    if arguments.get("src", 0) != 0 or (ordered and any(t.dtype is not None and t.dtype.is_complex for t in inputs)):
-        return False
-    sizes = {table.group_sizes.get(str(arguments.get("group_name")))}
-    if fact.has_group_size:
-        sizes.add(arguments.get("group_size"))
-    return 1 in sizes and sizes <= {1, None} and arguments.get("reduce_op", "sum") in _PLAIN_REDUCTIONS
-
-
-#: Reductions of one number that are this number.
-_PLAIN_REDUCTIONS = frozenset({"sum", "avg", "product", "min", "max", "band", "bor", "bxor"})
-
-
-def _content(state: State, fact: CollectiveOp, tensor: Tensor, arguments: dict[str, Any]) -> int:
-    table = state.table
-    group = key_of(table, arguments.get("group_name"))
-    if fact.kind is Kind.ALL_REDUCE:
-        how = (key_of(table, arguments.get("reduce_op")), group)
-        return pointwise(table, tensor.content, REDUCE, how)
-    if fact.kind is Kind.BROADCAST:
-        return pointwise(table, tensor.content, BROADCAST, (key_of(table, arguments.get("src")), group))
-    if fact.kind is Kind.ALL_GATHER:
-        return gather(table, tensor.content, arguments["group_size"], Over(group))
-    return scatter(table, tensor.content, arguments["group_size"], Over(group, str(arguments.get("reduce_op"))))
-
-
-def _meta(fact: CollectiveOp, tensor: Tensor, arguments: dict[str, Any]) -> Meta:
-    """Shape and strides of an output: gathers and scatters are along the first dimension."""
-    shape, strides = tensor.shape, tensor.meta.strides
-    if shape is None:
-        raise Undecidable("a tensor whose shape is not known")
-    if not fact.has_group_size:
-        # A reduction copies its input into the usual order. A broadcast copies it as it lies; of several reductions
-        # at once, PyTorch's shape function says so, and its kernel does otherwise.
-        usual = (fact.kind is Kind.ALL_REDUCE and not fact.coalesced) or (
-            strides is not None and is_contiguous(shape, strides)
-        )
-        kept = fact.kind is Kind.BROADCAST and strides is not None and is_dense(shape, strides)
-        laid = contiguous_strides(shape) if usual else strides if kept else None
-        return Meta(shape, laid, tensor.dtype, tensor.meta.device)
-    size = arguments.get("group_size")
-    if not isinstance(size, int) or size < 1:
-        raise Undecidable("a group size that is not a number")
-    if not shape or (fact.kind is Kind.REDUCE_SCATTER and shape[0] % size != 0):
-        raise Undecidable("a first dimension that does not divide by the group size")
-    first = shape[0] * size if fact.kind is Kind.ALL_GATHER else shape[0] // size
-    new: Shape = (first, *shape[1:])
-    return Meta(new, contiguous_strides(new), tensor.dtype, tensor.meta.device)
-
-
-def _explained(
-    state: State, node: fx.Node, fact: CollectiveOp, outputs: list[tuple[int, Meta]], outs: list[Tensor], *, alone: bool
-) -> Value:
-    bases: list[Tensor | None] = [*outs] or [None] * len(outputs)
-    val = node.meta.get("val")
-    vals = list(val) if isinstance(val, (tuple, list)) else [val]
-    results = []
-    for (content, meta), base in zip(outputs, bases, strict=True):
-        result = state.tensor(content, meta, node, base)
-        if not alone:
-            state.worked(node, counts(state.table, content))
-        results.append(result)
-    for result, said in zip(results, vals, strict=False):
-        state.check(node, result, said)
-    return tuple(results) if fact.coalesced else results[0]
-
-
-def _check_target(state: State, node: fx.Node, fact: CollectiveOp, tensor: Tensor, out: Tensor, group: str) -> None:
-    """What a collective writes into has no holes: kernels write one piece of memory, or complain. If it is in what the
-    collective reads, it is the row of its rank.
-    """
-    part = {Kind.ALL_GATHER: (tensor, out), Kind.REDUCE_SCATTER: (out, tensor)}.get(fact.kind)
-    if part is not None and tensor.root == out.root and state.memory.apart(*part) is not None:
-        _in_place(state, node, part, group)
-    shape, strides = out.shape, out.meta.strides
-    if shape is None or strides is None or not is_dense(shape, strides):
-        doubt = "how it lies in memory is not known" if shape is None or strides is None else ""
-        text = f"{path_of(node.target)} writes into a tensor that is no one piece of memory"
-        state.event("collective", node, text, ("pieces", out.content, strides), doubt)
-
-
-def _in_place(state: State, node: fx.Node, ends: tuple[Tensor, Tensor], group: str) -> None:
-    """A gather that sends part of its own output must send the row of its rank, and a rank has one row in a group; a
-    scatter that writes part of its own input must write that row.
-    """
-    try:
-        sent, filled = (_run(state, tensor) for tensor in ends)
-    except Undecidable as reason:
-        state.event("collective", node, f"works in place on a part of a tensor: {reason}", ("in place", group))
-        return
-    row = (sent.start - filled.start) // sent.length
-    if row * sent.length != sent.start - filled.start or not 0 <= row * sent.length < filled.length:
-        text = f"works in place, but on what is no row of the whole: {sent.length} elements from {sent.start}"
-        state.event("collective", node, text, ("in place", group, sent, filled))
-        return
-    known = state.trace.rows.setdefault(group, (row, node.name))
-    if known[0] != row:
-        text = f"works in place as rank {row} of group '{group}', where '{known[1]}' is rank {known[0]}"
-        state.event("collective", node, text, ("in place", group, row, known[0]))
-
-
-def _run(state: State, tensor: Tensor) -> Run:
-    """The run of elements that a tensor is in its storage."""
-    runs = state.memory.runs(tensor)
-    if len(runs) != 1 or runs[0].length == 0:
-        raise Undecidable("it is not one run of elements")
-    return runs[0]
-
-
-def _of_unseen(state: State, node: fx.Node, fact: CollectiveOp, value: Value, term: int, into: list[Tensor]) -> Value:
-    """The result of a launch that sends, or writes into, values without a shape: a tensor where it has one result.
-
-    Where it is one of these values, or several, nothing crosses the launch, or its wait. into: what it writes.
-    """
-    base = into[0] if into and facts(node.target).writing else None
-    if isinstance(value, Opaque) and not fact.coalesced:
-        value = state.tensor(state.table.intern(("array", term)), UNKNOWN, node, base)
-    hidden = base is not None and state.hidden.has(base)
-    if hidden:
-        state.write(node, term, into)
-    if hidden or isinstance(value, Opaque):
-        state.trace.barriers.append(node.name)
-    return value
-
-
-def _take_off(state: State, node: fx.Node, value: Value, inputs: list[Tensor]) -> None:
-    results = tensors_in(value)
-    key = ("launch", path_of(node.target), tuple(result.content for result in results))
-    flight = Flight(node.name, key, tuple(inputs), len(results))
-    storages = state.memory.storages
-    for result in results:
-        storages[result.root].filling.append((flight, result))
-    for tensor in inputs:
-        storages[tensor.root].reading.append((flight, tensor))
-
-
-def wait(state: State, node: fx.Node) -> Value | None:
-    """The tensor that is waited for, from now on free to be read; None for what is not a tensor.
-
-    A wait for what no launch fills, or fills no more, does nothing.
-    """
-    value = state.resolve(node.args[0] if node.args else node.kwargs.get("tensor"), None)
-    state.trace.waits += 1
-    if not isinstance(value, Tensor):
-        return None
-    if state.hidden.has(value):
-        state.trace.barriers.append(node.name)
-    storage = state.memory.storages[value.root]
-    waited = [use for use in state.memory.users(value, reading=False) if use[:2] in storage.filling]
-    if not waited:
-        state.trace.idle.append(node.name)
-    for flight, part, _ in waited:
-        doubt = state.memory.apart(part, value)
-        if doubt:  # it stays in flight: who reads it now reads what may not be there
-            state.event("wait", node, f"may wait for launch '{flight.node}' or not", ("wait", flight.key), doubt)
-            flight.doubt = doubt
-            continue
-        storage.filling.remove((flight, part))
-        flight.waits_left -= 1
-        for tensor in flight.inputs if flight.waits_left <= 0 else ():
-            reading = state.memory.storages[tensor.root].reading
-            reading[:] = [use for use in reading if use[0] is not flight]
-            for other, _, doubt in state.memory.users(tensor, reading=False):
-                text = f"launch '{flight.node}', which is waited for here, sends what '{other.node}' still fills"
-                state.event("wait", node, text, ("sent", flight.key, other.key), doubt)
-    now = state.memory.current(value)
-    result = state.tensor(now.content, now.meta, node, now)
-    result.may_copy = now.may_copy
-    state.check(node, result, node.meta.get("val"))
-    return result
 
 
 #: What a regrouping op calls the tensor, or the tensors, that it regroups.
@@ -378,6 +95,7 @@ class Explainer(State):
         device = None if arguments.get("device") is not None else first.meta.device
         meta = Meta(formed.shape, formed.strides, formed.dtype, device)
         if formed.alias == COPY:
+            place(self.trace, node, path_of(node.target), formed.content)
             return self.tensor(formed.content, meta, node)
         if formed.alias == INVALID:
             text = "is a view that the strides of its operand do not allow; use reshape"
@@ -421,6 +139,7 @@ class Explainer(State):
             now = self.memory.current(source)
             content = cast(self.table, now.content, target.dtype, ())
             self.write(node, term, [target], (content,))
+            place(self.trace, node, path, content, self.memory.version(target.root))
             self._note_cast(node, content, [now], arguments)
             held = self.tensor(content, target.meta, node, target)
             held.may_copy = target.may_copy
@@ -464,6 +183,7 @@ class Explainer(State):
         results = []
         for part, out in zip(parts, outs, strict=True):
             self.write(node, term, [out], (part.content,))
+            place(self.trace, node, twin, part.content, self.memory.version(out.root))
             held = self.tensor(part.content, out.meta, node, out)
             held.may_copy = out.may_copy
             results.append(held)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from commcc.graph.index.traits import launches_inside
+from commcc.verify.barriers import sides
 from commcc.verify.pair import kind_of
 from commcc.verify.terms import ANYTHING, Opaque, Summary, Tensor, key_of
 
@@ -71,9 +72,10 @@ class Body:
         written = tuple(constant for constant in constants if constant[1])
         places = (self._versions(self._inputs), written, self._versions(trace.hidden.values()))
         effects = tuple(term for term, _ in (*trace.effects, *trace.bare))
-        random = tuple(term for term, _ in trace.random)
+        drawn = tuple(term for term, _ in trace.random), tuple(term for term, _ in trace.draws)
         unused = tuple(sorted(self._unused_launches))
-        return ("graph", len(trace.inputs), trace.structure, outputs, layouts, places, effects, random, unused)
+        apart = frozenset((key, frozenset(after)) for key, (after, _) in sides(trace).items())
+        return ("graph", len(trace.inputs), trace.structure, outputs, layouts, places, effects, drawn, unused, apart)
 
     def doubt(self) -> str:
         """Why another key may be the same after all; empty where it is not."""
@@ -89,7 +91,7 @@ class Body:
             return ANYTHING
         writes, state = bool(self._versions(self._inputs)), bool(self._versions(trace.constants.values()))
         return Summary(
-            *(bool(trace.random), bool(trace.effects or trace.bare), writes, state, *self._shared()),
+            *(bool(trace.draws), bool(trace.effects or trace.bare), writes, state, *self._shared()),
             fence=bool(trace.idle or trace.barriers),
         )
 

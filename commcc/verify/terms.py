@@ -124,9 +124,8 @@ class Terms:
     undecided: terms made because something could not be decided; a difference that involves one is
     a gap in the proof, not a difference. metas: shapes, strides and dtypes that nodes with this term had.
     strides: how the operands of ops were laid out in the first graph, by the op's term. lying: terms there that say so
-    themselves, since results may depend on it. believed: strides that only a
-    ``val`` says, by op, operands and how these lie.
-    same: contents found to hold the elements of another one, in another normal form.
+    themselves, since results may depend on it. believed: strides that only a ``val`` says, by op and operands.
+    judged: calls that :mod:`commcc.verify.annotations` looked at. same: contents of other normal forms that are one.
     summaries: what sub-graphs do, by term. subgraphs: terms of sub-graphs already traced, by identity.
     one_root: both graphs refer to the same objects, so that constants need not be looked into.
     group_sizes: what is declared of groups, by name.
@@ -146,6 +145,7 @@ class Terms:
         self.metas: dict[int, list[Meta]] = {}
         self.strides: dict[int, set[tuple[Shape | None, ...]]] = {}
         self.lying: set[int] = set()
+        self.judged: set[tuple[Any, ...]] = set()
         self.believed: dict[tuple[Any, ...], list[Shape]] = {}
         self.plain_metas: dict[PlainMeta, Meta] = {}
         self.summaries: dict[int, Summary] = {}
@@ -489,8 +489,8 @@ def _rare_key(table: Terms, value: Any) -> tuple[Any, ...]:
     if isinstance(value, _CONSTANTS):
         return (type(value).__name__, str(value))
     if isinstance(value, dict):
-        parts = sorted(value.items(), key=lambda entry: str(entry[0]))
-        return ("dict", tuple((str(name), key_of(table, part)) for name, part in parts))
+        parts = sorted(value.items(), key=lambda entry: repr(entry[0]))
+        return ("dict", tuple((repr(name), key_of(table, part)) for name, part in parts))
     if isinstance(value, slice):
         return ("slice", tuple(key_of(table, part) for part in (value.start, value.stop, value.step)))
     if isinstance(value, _TARGETS):

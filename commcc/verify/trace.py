@@ -98,10 +98,11 @@ class Trace:
 
     names: first node that holds a content. sources, versions: all that occur. work: elements moved or
     converted, by source; workers: the first node that did it. random, effects: term and node, in order.
-    bare: the same of launches that bring no element.
+    bare: the same of launches that bring no element. draws: of random ops, and of those that may be.
+    placed: key, node and barriers before it of what is no step (:mod:`commcc.verify.barriers`).
     constants: what ``get_attr`` nodes read, by name.
-    hidden: memory of values without a shape, by term. detached: contents that no gradient passes through, and the first
-    node that sees to it. writers: the node that made each version.
+    hidden: memory of values without a shape, by term. detached: contents without gradient, and the first node that
+    says so. disputed: what is wrong in the ``val`` of a node, and whether that is sure. writers: who made each version.
     rows: rank in each group as gathers in place take it to be, and the first that does. idle: waits for nothing.
     alone: groups that are taken to be of one rank, and the first launch that does.
     doubts: why what is written or read may be something else, and the first node that this is about.
@@ -120,6 +121,8 @@ class Trace:
     random: list[tuple[int, str]] = field(default_factory=list)
     effects: list[tuple[int, str]] = field(default_factory=list)
     bare: list[tuple[int, str]] = field(default_factory=list)
+    draws: list[tuple[int, str]] = field(default_factory=list)
+    placed: list[tuple[tuple[Any, ...], str, int]] = field(default_factory=list)
     barriers: list[str] = field(default_factory=list)
     inputs: list[tuple[str, Value]] = field(default_factory=list)
     metas: dict[str, Meta] = field(default_factory=dict)
@@ -134,6 +137,7 @@ class Trace:
     constants: dict[str, Value] = field(default_factory=dict)
     hidden: dict[int, Tensor] = field(default_factory=dict)
     detached: dict[int, str] = field(default_factory=dict)
+    disputed: dict[str, tuple[str, bool]] = field(default_factory=dict)
     live: set[str] = field(default_factory=set)
     read: set[int] = field(default_factory=set)
     copies: int = 0
@@ -149,7 +153,8 @@ _PLAIN = frozenset({int, str, bool, float, type(None), torch.dtype, torch.device
 class State:
     """State of one walk. first: this is the graph whose ``val`` stand for both. fixed: numbers for symbols.
 
-    relaid: the op at hand reads tensors that are laid out in another way than in the first graph.
+    relaid: the op at hand reads tensors that are laid out in another way than in the first graph. inner: this is a
+    sub-graph.
     """
 
     def __init__(self, table: Terms, *, first: bool, fixed: Mapping[str, int] | None = None) -> None:
@@ -162,7 +167,7 @@ class State:
         self.trace = Trace(memory=self.memory)
         self.hidden = Hidden(table, self.memory)
         self.host = HostCopies()
-        self.relaid = False
+        self.relaid = self._looked_at = self.inner = False
         self._evaluator: Evaluator | None = None
 
     # Reading
@@ -187,10 +192,14 @@ class State:
         operands = () if read else tuple(self.env[operand] for operand in node.all_input_nodes)
         read = read or any(self.memory.storages[tensor.root].reshaped for tensor in all_tensors(operands))
         reader = node if read else None
-        bound = bind(node, self.table.op(node.target).signature)
+        op = self.table.op(node.target)
+        bound = bind(node, op.signature)
         for name, value in bound.items():
             if type(value) not in _PLAIN:
+                # Who reads the view reads the elements; where it begins, the view has to know.
+                self._looked_at = op.fact.looks and name in op.fact.views
                 bound[name] = self.resolve(value, reader)
+        self._looked_at = False
         return bound
 
     def fresh(self, operand: fx.Node, reader: fx.Node) -> Value:
@@ -216,8 +225,7 @@ class State:
             self._note_written(now, tensor, name)
         if not self.memory.coming(now) and not self.host.coming:
             return now
-        fact = facts(reader.target) if reader.op == "call_function" else None
-        looks = fact is not None and fact.looks  # a view reads nothing: who reads the view does
+        looks = self._looked_at
         users = [] if looks else self.memory.users(now, reading=False)
         what = path_of(reader.target) if reader.op == "call_function" else reader.op
         for flight, _, doubt in users:

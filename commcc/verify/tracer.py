@@ -33,10 +33,12 @@ from commcc.graph.ops.operands import handed_group
 from commcc.graph.ops.sizes import EXTENTS
 from commcc.serialization.attributes import content_hash, find, is_plain, surroundings_hash
 from commcc.serialization.fake_ops import UnknownValue
-from commcc.verify.entangled import WHY, entangled
-from commcc.verify.explained import Explainer, launch, settled, wait
+from commcc.verify.annotations import hold_against
+from commcc.verify.entangled import WHY, entangled, origins
+from commcc.verify.explained import Explainer, settled
 from commcc.verify.hidden import opaque_in
 from commcc.verify.host import copies_across
+from commcc.verify.launches import launch, wait
 from commcc.verify.memory import Flight
 from commcc.verify.normalise import check_order
 from commcc.verify.regroup import regroups
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
     from commcc.verify.terms import Op, Terms
 
 MAX_DEPTH = 16
+_NOTHING = Summary()
 
 
 class Tracer(Explainer):
@@ -72,6 +75,7 @@ class Tracer(Explainer):
         super().__init__(table, first=first, fixed=fixed)
         self.root = root
         self.depth = depth
+        self.inner = depth > 0
         self.groups = groups or {}
         self._memory_of: dict[int, tuple[str, torch.Tensor, Tensor]] = {}
         self._kept: Tensor | None = None
@@ -127,9 +131,9 @@ class Tracer(Explainer):
     def _leaves(self, node: fx.Node, part: Any, path: str, structure: list[str]) -> None:
         if isinstance(part, (tuple, list, dict)):
             names = list(part) if isinstance(part, dict) else range(len(part))
-            structure.append("{" if isinstance(part, dict) else "(")
+            structure.append("{" if isinstance(part, dict) else "[" if isinstance(part, list) else "(")
             for name in names:
-                structure.append(f"{name}:" if isinstance(part, dict) else "")
+                structure.append(f"{name!r}:" if isinstance(part, dict) else "")
                 self._leaves(node, part[name], f"{path}.{name}" if path else str(name), structure)
             structure.append(")")
             return
@@ -220,6 +224,8 @@ class Tracer(Explainer):
         keys = (*keys, *self.hidden.written(self.hidden.found_in(handed))) if handed else keys
         if written and (shared := entangled(node, self.root, self.memory, table, tensors, written)):
             keys, why = (*keys, *shared), why or WHY
+        if fact.identity:
+            keys = (*keys, ("made as", ("origins", origins(node))))
         around = tuple(self._surroundings(tensor) for tensor in tensors) if fact.storage else ()
         seen = (*around, self._surroundings(self._constants())) if does.keeps else around
         strides = tuple([tensor.meta.strides for tensor in tensors])
@@ -229,25 +235,20 @@ class Tracer(Explainer):
         plain = term = same if fact.blind or not tensors else self._as_it_lies(same, tensors)
         if self.first:
             known.add(strides)
-        if does.random:
-            term = table.intern(("draw", len(trace.random), plain))
-            trace.random.append((plain, node.name))
         self.host.asked(node, tensors)
-        if does.state:  # what it does, and so what it gives, may depend on how often it was called
-            term = table.intern(("call", len(trace.effects), term))
-        if does.effects:
-            trace.effects.append((plain, node.name))
-        if does.fence:
-            trace.barriers.append(node.name)
-        unknown = next(filter(None, (table.undecided.get(value.term) for value in handed)), "")
-        if why or unknown or (around and does.state):
-            table.undecided.setdefault(plain, why or unknown or f"what {path} reads around its operands")
+        if does != _NOTHING:
+            term = self._does(node, does, plain)
+        why = why or next(filter(None, (table.undecided.get(value.term) for value in handed)), "")
+        if why or (around and does.state):
+            table.undecided.setdefault(plain, why or f"what {path} reads around its operands")
         self.write(node, term, written, crossing=copies_across(arguments))
         if fact.joins is not None:
             self.memory.link(tensor.root for name in fact.joins for tensor in all_tensors(arguments.get(name)))
         val = self._restated(node, plain) if self.relaid else node.meta.get("val")
         if fact.allocates and not self.relaid and not self.first:
             self.check_allocation(node, val, term)
+        if self.first and not why:
+            hold_against(self, node, fact, arguments)
         value = self._result(node, val, term, fact, arguments)
         self.relaid = False
         self.host.copied(node, arguments, value)
@@ -255,12 +256,26 @@ class Tracer(Explainer):
             self._share(value, tensors, does)
         gives = tensors_in(value) or (isinstance(value, Opaque) and (tensors or handed))
         free = not written and not does.effects and (fact.looks or fact.allocates or not gives)
-        contents = tuple([tensor.content for tensor in tensors])
-        step = Step(
-            node.name, path, VIEW if free else OP, term, plain, keys, contents, (), strides, why, len(trace.barriers)
-        )
+        kind, contents = VIEW if free else OP, tuple([tensor.content for tensor in tensors])
+        step = Step(node.name, path, kind, term, plain, keys, contents, (), strides, why, len(trace.barriers))
         trace.steps.append(step)
         return value
+
+    def _does(self, node: fx.Node, does: Summary, plain: int) -> int:
+        """Record what an op does besides computing its results; its term, with its place among others that do it."""
+        table, trace, term = self.table, self.trace, plain
+        if does.random:
+            term = table.intern(("draw", len(trace.random), plain))
+            trace.random.append((plain, node.name))
+        if does.random or does.state:
+            trace.draws.append((plain, node.name))
+        if does.state:  # what it does, and so what it gives, may depend on how often it was called
+            term = table.intern(("call", len(trace.effects), term))
+        if does.effects:
+            trace.effects.append((plain, node.name))
+        if does.fence:
+            trace.barriers.append(node.name)
+        return term
 
     def _written(self, fact: OpFacts, arguments: dict[str, Any], *, everything: bool) -> list[Tensor]:
         every = fact.writes_keywords or everything or fact.writes == ALL
@@ -326,7 +341,7 @@ class Tracer(Explainer):
             return node.meta.get("val")
 
     def _result(self, node: fx.Node, val: Any, term: int, fact: OpFacts, arguments: dict[str, Any]) -> Value:
-        if not any(fact.bases) and not fact.views:
+        if (not any(fact.bases) and not fact.views) or (fact.lists and isinstance(val, torch.Tensor)):
             return self.result(node, val, term, ())
         # Tensors in whose storage each result may be.
         owners = [

@@ -27,7 +27,7 @@ from commcc.graph.index.storage import assign_storages
 from commcc.graph.index.tensors import TensorTable
 from commcc.graph.index.traits import Traits, launches_inside, mixed_nodes, sub_graphs, traits_of_all
 from commcc.graph.index.waits import awaited, begun_elsewhere, waits_on
-from commcc.graph.ops.libraries import FENCES
+from commcc.graph.ops.libraries import fenced as fence_of
 from commcc.graph.ops.operands import nodes_in
 from commcc.graph.program import META_KEY, ProcessGroup, record_of
 
@@ -298,7 +298,7 @@ def _warning(node: fx.Node, inside: Inside | None) -> str:
         return f"'{node.name}' {name}: nothing moves across it"
     if ops.facts(node.target).body:
         return f"'{node.name}' ({name}) waits or communicates in a sub-graph in an unknown way: nothing moves across it"
-    why = FENCES.get(ops.library_of(node.target), "communicates in an unknown way")
+    why = fence_of(name) or "communicates in an unknown way"
     return f"'{node.name}' ({name}) {why}: nothing moves across it"
 
 

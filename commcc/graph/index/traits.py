@@ -57,7 +57,7 @@ class Traits:
         return bool(self.writes) or self.host_sync or self.opaque
 
 
-_PLAIN = Traits()
+_PLAIN, _SHARING = Traits(), Traits(shares=True)
 #: What says that the host does not wait for a copy; the host's kind of device.
 _UNBLOCKED, _HOST = "non_blocking", "cpu"
 
@@ -80,7 +80,7 @@ def traits_of(node: fx.Node, root: torch.nn.Module, groups: Container[str] = ())
     cast = _cast_key(node)
     compute = ops.is_compute(node.target)
     if fact.pure and not (copying or fenced or cast or compute):
-        return _PLAIN
+        return _SHARING if _shares(fact, node) else _PLAIN
     held = [attribute(root, source) for source in node._input_nodes if fact.body and source.op == "get_attr"]
     if any(not isinstance(value, (torch.Tensor, fx.GraphModule)) for value in held):
         # What may be a sub-graph, of which the file says nothing.
@@ -108,8 +108,13 @@ def traits_of(node: fx.Node, root: torch.nn.Module, groups: Container[str] = ())
         sends=copying.sources if copying is not None and copying.unblocked and not copies else (),
         device="" if copying is None else copying.device,
         awaits=_awaited(node, copying) if sync or copying is not None else frozenset(),
-        shares=fact.views == ops.ALL or any(part.shares for part in inner),
+        shares=_shares(fact, node) or any(part.shares for part in inner),
     )
+
+
+def _shares(fact: ops.OpFacts, node: fx.Node) -> bool:
+    """Whether a result may be in the storage of any operand, by what the op is."""
+    return fact.views == ops.ALL and not (fact.lists and isinstance(node.meta.get("val"), torch.Tensor))
 
 
 def traits_of_all(
@@ -147,6 +152,8 @@ def only_computes(target: Any) -> bool:
     there does also depends on what it is handed.
     """
     if isinstance(target, ops.OpaqueOp) or _UNBLOCKED in ops.argument_names(target):
+        return False
+    if ops.facts(target).views == ops.ALL:
         return False
     if ops.is_compute(target) or ops.is_wait(target) or ops.op_name(target) in CASTS:
         return False

@@ -29,7 +29,11 @@ LOCAL = frozenset({"aten", "prims", "inductor", "inductor_prims", "higher_order"
 #: Libraries that PyTorch brings along.
 OWN = RUNNABLE | SHAPED | COMMUNICATING | LOCAL
 #: Libraries whose ops decide about all that comes before or after them, and what they do.
-FENCES = {"streams": "orders streams", "mempool": "begins or ends a memory pool"}
+FENCES = {
+    "streams": "orders streams",
+    "mempool": "begins or ends a memory pool",
+    "torch._functorch": "enters or leaves a level of vmap or of derivatives",
+}
 #: Libraries whose ops write without reading unless their name ends in ``_``.
 UNDERSCORED = frozenset({"aten", "prims", "fsdp", "inductor"})
 #: Python's functions on numbers.
@@ -72,3 +76,8 @@ IMPORTED_BY_NAME = frozenset(
         "torch.distributed._ops.device_mesh",
     }
 )
+
+
+def fenced(name: str) -> str | None:
+    """Why nothing may move across an op of this name; None where its library does not say so."""
+    return next((why for library, why in FENCES.items() if name.startswith(f"{library}.") or name == library), None)

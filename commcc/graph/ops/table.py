@@ -46,8 +46,11 @@ class OpFacts:
     sometimes: the results are usually new all the same. joins: two arguments that are in one storage afterwards.
     writes_keywords: it writes all tensors in keywords.
 
+    lists: only a result that is a list holds operands; a tensor is new.
+
     reads: it looks at elements, not only at sizes. strides: its results depend on how elements lie in memory; storage:
-    and on what is around them. allocates: what its result holds is undefined.
+    and on what is around them. identity: and on which tensors they are, or how these were made. allocates: what its
+    result holds is undefined.
 
     random: it draws random numbers. host_sync: the host waits for it. assertion: it only checks something, and stops
     the program. launch: the collective that it starts. wait: it waits for one. barrier: nothing may move across it.
@@ -60,11 +63,13 @@ class OpFacts:
     views: tuple[str, ...] = ()
     bases: tuple[tuple[str, ...], ...] = ()
     sometimes: bool = False
+    lists: bool = False
     joins: tuple[str, str] | None = None
     writes_keywords: bool = False
     reads: bool = True
     strides: bool = False
     storage: bool = False
+    identity: bool = False
     allocates: bool = False
     random: bool = False
     host_sync: bool = False
@@ -124,8 +129,16 @@ def facts(target: Any) -> OpFacts:
         return _of_higher_order(target)
     if plain_name(target) is not None:
         name = op_name(target)
-        views = undeclared.VIEWS.get(name, ())
-        return OpFacts(name, argument_names(target), views=views, bases=(views,) if views else ())
+        views = ALL if name in undeclared.HANDED_ON else undeclared.VIEWS.get(name, ())
+        return OpFacts(
+            name,
+            argument_names(target),
+            views=views,
+            bases=(views,) if views else (),
+            sometimes=views == ALL,
+            lists=name in undeclared.JOINED_LISTS,
+            identity=name in undeclared.SAME,
+        )
     return _of_unknown(target)
 
 
@@ -140,7 +153,7 @@ def _of_unknown(target: Any) -> OpFacts:
     if launch is not None:
         out = (launch.out,) if launch.out else ()
         return OpFacts(name, launch.arguments, writes=out, views=out, bases=(out,) if out else (), launch=launch)
-    barrier = is_unknown_communication(target) or library_of(target) in libraries.FENCES
+    barrier = is_unknown_communication(target) or libraries.fenced(op_name(target)) is not None
     return OpFacts(name, writes=ALL, views=ALL, barrier=barrier, effect=not barrier)
 
 
@@ -171,8 +184,9 @@ def _of_packet(packet: OpOverloadPacket) -> OpFacts:
 def _of_op(op: OpOverload) -> OpFacts:
     name = op_name(op)
     launch = collective_of(op)
-    barrier = is_unknown_communication(op) or library_of(op) in libraries.FENCES
+    barrier = is_unknown_communication(op) or libraries.fenced(name) is not None
     believed = library_of(op) in libraries.BELIEVED and not (barrier and library_of(op) in libraries.UNTOLD)
+    believed = believed and _is_dispatched(op)
     if launch is None and not believed and name not in effects.PURE_OPS:
         random = torch.Tag.nondeterministic_seeded in op.tags
         return replace(_of_unknown(op), arguments=argument_names(op), random=random)
@@ -184,6 +198,7 @@ def _of_op(op: OpOverload) -> OpFacts:
         bases = (tuple(n for n, info in infos if info.is_write),)
     assertion = name in effects.ASSERTIONS
     silent = not op._schema.returns and not writes and not assertion
+    identity = _asks(op)
     return OpFacts(
         name,
         argument_names(op),
@@ -193,8 +208,9 @@ def _of_op(op: OpOverload) -> OpFacts:
         sometimes=name in undeclared.SOMETIMES,
         joins=undeclared.JOINS.get(name),
         reads=name not in undeclared.SIZES,
-        strides=name in undeclared.STRIDES or name in undeclared.STORAGE or _fills(op._overloadname),
-        storage=name in undeclared.STORAGE,
+        strides=name in undeclared.STRIDES or name in undeclared.STORAGE or identity or _fills(op._overloadname),
+        storage=name in undeclared.STORAGE or identity,
+        identity=identity,
         allocates=name in undeclared.ALLOCATIONS,
         random=torch.Tag.nondeterministic_seeded in op.tags or name in undeclared.RANDOM,
         host_sync=name in effects.HOST_SYNCS,
@@ -209,6 +225,26 @@ def _of_op(op: OpOverload) -> OpFacts:
 def _fills(overload: str) -> bool:
     """Whether an overload puts its results into tensors that it is given: some kernels expect these in one piece."""
     return overload in ("out", "grad_input") or overload.endswith("_out")
+
+
+@lru_cache(maxsize=4096)
+def _is_dispatched(op: OpOverload) -> bool:
+    """Whether an op, in any overload, has a kernel of its own. What has none belongs to TorchScript's interpreter: it
+    may draw, write or save, and neither its schema nor a tag says so.
+    """
+    packet = op.overloadpacket
+    names: list[str] = packet.overloads()
+    every = (f"{op._schema.name}{'' if name == 'default' else f'.{name}'}" for name in names)
+    return any(torch._C._dispatch_has_kernel(name) for name in every)
+
+
+def _asks(op: OpOverload) -> bool:
+    """Whether an op tells something of the tensors that it is given that their elements, dtypes and sizes do not."""
+    name, schema = op_name(op), op._schema
+    if name in undeclared.SIZES or name in undeclared.DTYPES or name in effects.HOST_SYNCS:
+        return False
+    given, results = (", ".join(str(a.type) for a in part) for part in (schema.arguments, schema.returns))
+    return "Tensor" in given and bool(results) and "Tensor" not in results
 
 
 def _is_known(op: OpOverload) -> bool:

@@ -29,6 +29,17 @@ VIEWS: dict[str, tuple[str, ...]] = {
     "inductor.accumulate_grad_": ("variable", "variable_grad", "new_grad"),
     "operator.getitem": ("a",),
 }
+#: Functions of Python that may give back what they are given: an operand, or a list that holds its items.
+HANDED_ON = frozenset(
+    {
+        *(f"operator.{name}" for name in ("pos", "add", "mul")),
+        *("builtins.max", "builtins.min", "torch.sym_ite", "torch.sym_max", "torch.sym_min"),
+    }
+)
+#: Those that make a new tensor of tensors.
+JOINED_LISTS = frozenset({"operator.add", "operator.mul"})
+#: Functions of Python that tell whether two values are the same object.
+SAME = frozenset({"operator.is_", "operator.is_not"})
 #: The same of ops that usually compute something new, and return the argument where there is nothing to do.
 SOMETIMES: dict[str, tuple[str, ...]] = {
     **_entries(
@@ -108,6 +119,8 @@ SIZES = frozenset(
         "_assert_tensor_metadata",
     )
 )
+#: Ops that ask for dtypes alone.
+DTYPES = frozenset(f"aten.{name}" for name in ("is_complex", "is_floating_point", "is_signed", "result_type"))
 #: Ops that only allocate: what the result holds is undefined until it is written.
 ALLOCATIONS = frozenset(
     {

@@ -7,7 +7,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from commcc.graph.ops.collective_table import WAIT
-from commcc.graph.ops.libraries import FENCES
+from commcc.graph.ops.libraries import fenced
 from commcc.lint.options import NoOptions
 from commcc.lint.types import Finding, Rule, Severity
 
@@ -37,7 +37,7 @@ def unknown_communication(subject: Subject, options: NoOptions) -> Iterator[Find
         op, began = index.ops[node], [p for q in index.data_preds[node] for p in (q, *index.data_preds[q])]
         if node in index.inside or (op == WAIT and not set(began).isdisjoint(index.barriers)):
             continue  # what its sub-graphs launch is known and priced; what a wait waits for has a finding of its own
-        if op.partition(".")[0] in FENCES:
+        if fenced(op) is not None:
             continue  # it sends nothing
         does = "waits for what is not known" if op == WAIT else "communicates in an unknown way"
         yield Finding(
