@@ -38,7 +38,8 @@ def hold_against(state: State, node: fx.Node, fact: OpFacts, arguments: Mapping[
     if fact.name.partition(".")[0] not in libraries.TESTED or not isinstance(target, torch._ops.OpOverload):
         return
     said = [part for part in (val if isinstance(val, (tuple, list)) else (val,)) if isinstance(part, torch.Tensor)]
-    looks = (id(target), *((name, _looks(value)) for name, value in arguments.items()), *map(_seen, said))
+    seen = ((str(part.dtype), tuple(map(str, part.shape)), tuple(map(str, _strides(part) or ()))) for part in said)
+    looks = (id(target), *((name, _looks(value)) for name, value in arguments.items()), *seen)
     if not said or fact.effect or looks in state.table.judged or any(tag in target.tags for tag in _UNSAID):
         return
     state.table.judged.add(looks)
@@ -69,10 +70,6 @@ def _looks(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return tuple(map(_looks, value))
     return repr(value)
-
-
-def _seen(val: torch.Tensor) -> Any:
-    return val.dtype, tuple(map(str, val.shape)), tuple(map(str, _strides(val) or ()))
 
 
 def _strides(val: torch.Tensor) -> Any:

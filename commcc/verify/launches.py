@@ -68,7 +68,10 @@ def launch(state: State, node: fx.Node, fact: CollectiveOp, groups: Mapping[str,
     lazily = any(_is_lazy(state, tensor) for tensor in outs)
     outputs, why = _described(state, fact, inputs, outs, arguments) if not (shared or lazily) else ([], WHY)
     if lazily:
-        _into_copy(state, node, outs)
+        # PyTorch fills a copy of what is conjugated when it is read, and copies back what is there before the wait.
+        text = f"{path_of(node.target)} writes into a tensor that is conjugated or negated only when it is read"
+        state.event("collective", node, text, ("lazy", tuple(out.content for out in outs)))
+        trace.barriers.append(node.name)
     alone = bool(outputs) and _is_alone(table, fact, arguments, inputs)
     if alone:
         trace.alone.setdefault(str(arguments["group_name"]), node.name)
@@ -92,22 +95,9 @@ def launch(state: State, node: fx.Node, fact: CollectiveOp, groups: Mapping[str,
     sources = () if alone else tuple(dict.fromkeys(s for content, _ in outputs for s in table.sources_of(content)))
     operands = tuple(tensor.content for tensor in inputs)
     strides = tuple(tensor.meta.strides for tensor in inputs)
-    kind = LAUNCH if outputs else OP
-    trace.steps.append(
-        Step(
-            node.name,
-            path_of(node.target),
-            kind,
-            term,
-            term,
-            keys,
-            operands,
-            sources,
-            strides,
-            why,
-            len(trace.barriers),
-        )
-    )
+    kind, path = LAUNCH if outputs else OP, path_of(node.target)
+    step = Step(node.name, path, kind, term, term, keys, operands, sources, strides, why, len(trace.barriers))
+    trace.steps.append(step)
     _take_off(state, node, value, inputs)
     return value
 
@@ -253,15 +243,6 @@ def _run(state: State, tensor: Tensor) -> Run:
     if len(runs) != 1 or runs[0].length == 0:
         raise Undecidable("it is not one run of elements")
     return runs[0]
-
-
-def _into_copy(state: State, node: fx.Node, outs: list[Tensor]) -> None:
-    """A launch that is to fill what is conjugated or negated when it is read: PyTorch fills a copy of that, and copies
-    back what is there before the wait.
-    """
-    text = f"{path_of(node.target)} writes into a tensor that is conjugated or negated only when it is read"
-    state.event("collective", node, text, ("lazy", tuple(out.content for out in outs)))
-    state.trace.barriers.append(node.name)
 
 
 def _is_lazy(state: State, tensor: Tensor) -> bool:
