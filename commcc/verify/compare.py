@@ -361,25 +361,21 @@ def _unsent(pair: Pair, source: int) -> None:
 
 
 def compare_sequences(pair: Pair) -> None:
-    """Random ops and effects, in order; host syncs and assertions in any."""
+    """Random ops and effects, in order; host syncs and assertions in any.
+
+    Ops of which nothing is known may draw as well: they keep their places among those that do. What only one graph has
+    is reported where ops are.
+    """
     _compare_sequence(pair, "random", pair.before.random, pair.after.random)
     sorted_out = _unordered_last(pair.before.effects, pair.old_nodes)
     _compare_sequence(pair, "effect", sorted_out, _unordered_last(pair.after.effects, pair.new_nodes))
-    _compare_draws(pair)
-    pair.report.checked["random_ops"] = len(pair.before.random)
-    pair.report.checked["effects"] = len(pair.before.effects)
-
-
-def _compare_draws(pair: Pair) -> None:
-    """Ops of which nothing is known may draw as well: they keep their places among those that do.
-
-    What only one graph has is reported where ops are.
-    """
     old, new = pair.before.draws, pair.after.draws
     moved = next(((was, now) for was, now in zip(old, new, strict=False) if was[0] != now[0]), None)
     if moved is not None and Counter(term for term, _ in old) == Counter(term for term, _ in new):
         text = f"comes where '{moved[0][1]}' does in BEFORE; one of them draws random numbers, the other one may"
         pair.report.gap("random", moved[1][1], text)
+    pair.report.checked["random_ops"] = len(pair.before.random)
+    pair.report.checked["effects"] = len(pair.before.effects)
 
 
 def compare_bare(pair: Pair) -> None:
