@@ -168,7 +168,9 @@ class Splitter:
         """Nanoseconds that a split gains where all of the collective is exposed, and what it costs otherwise."""
         body = [self.nodes[number] for number in region.body]
         inside = set(body)
-        outside = sorted({used for node in body for used in node.all_input_nodes} - inside, key=self._number)
+        outside = sorted(
+            {used for node in body for used in node.all_input_nodes} - inside, key=self.bodies.number.__getitem__
+        )
         at = {node: place for place, node in enumerate((*outside, *body))}
 
         def moved(entries: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -186,9 +188,6 @@ class Splitter:
         if key not in self.tried:
             self.tried[key] = self._simulated(_piece(outside, body, own), own)
         return self.tried[key]
-
-    def _number(self, node: fx.Node) -> int:
-        return self.bodies.number[node]
 
     def _simulated(self, piece: fx.Graph, region: ChunkedRegion) -> tuple[int, int]:
         program = replace(self.program, graph=piece, carrier=None, provenance=())

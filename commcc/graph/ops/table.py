@@ -197,6 +197,7 @@ def _of_op(op: OpOverload) -> OpFacts:
         # Inductor takes parts of what these give, which is what they have written.
         bases = (tuple(n for n, info in infos if info.is_write),)
     assertion = name in effects.ASSERTIONS
+    known = library_of(op) in libraries.PURE or name in effects.PURE_OPS or launch is not None
     silent = not op._schema.returns and not writes and not assertion
     identity = _asks(op)
     return OpFacts(
@@ -218,7 +219,7 @@ def _of_op(op: OpOverload) -> OpFacts:
         launch=launch,
         wait=is_wait(op),
         barrier=barrier,
-        effect=not barrier and (silent or name in effects.ACTING or not _is_known(op)),
+        effect=not barrier and (silent or name in effects.ACTING or not known),
     )
 
 
@@ -245,11 +246,6 @@ def _asks(op: OpOverload) -> bool:
         return False
     given, results = (", ".join(str(a.type) for a in part) for part in (schema.arguments, schema.returns))
     return "Tensor" in given and bool(results) and "Tensor" not in results
-
-
-def _is_known(op: OpOverload) -> bool:
-    name = op_name(op)
-    return library_of(op) in libraries.PURE or name in effects.PURE_OPS or collective_of(op) is not None
 
 
 def _hidden(table: dict[str, tuple[str, ...]], op: OpOverload) -> tuple[str, ...]:
