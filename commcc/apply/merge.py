@@ -19,6 +19,7 @@ from commcc.base.errors import GraphError
 from commcc.base.terms import Kind
 from commcc.graph import ops
 from commcc.graph.copying import copy_node
+from commcc.graph.index.waits import viewed, waits_again
 from commcc.graph.ops.collective_table import COALESCED
 from commcc.graph.ops.operands import sources
 from commcc.graph.program import META_KEY, NodeRecord, record_of
@@ -247,9 +248,16 @@ def emit(old: fx.Graph, index: GraphIndex, buckets: Sequence[Bucket], order: Seq
     builder = Builder(fx.Graph(), taken={node.name for node in nodes})
     env: dict[fx.Node, fx.Node] = {}
     mergers: dict[int, Merger | Caller] = {}
+    split_up = {nodes[member] for bucket in buckets if not bucket.coalesced for member in bucket.members}
     for unit in order:
         if unit.kind == NODE:
-            env[nodes[unit.number]] = copy_node(builder.graph, nodes[unit.number], env)
+            node = nodes[unit.number]
+            if split_up and waits_again(node) and viewed(node) in split_up:
+                # What was waited for a second time is a part of the bucket's result now, or a copy of one, which no
+                # launch is behind.
+                env[node] = env[ops.argument(node, "tensor")]
+            else:
+                env[node] = copy_node(builder.graph, node, env)
             continue
         bucket = buckets[unit.number]
         if unit.kind == LAUNCH:

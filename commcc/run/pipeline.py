@@ -17,7 +17,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from commcc.base.errors import FindingError, InputError, InternalError, OptionError
+from commcc.base.errors import FindingError, GraphError, InputError, InternalError, OptionError
 from commcc.base.gc_pause import no_collection
 from commcc.base.options import options_of
 from commcc.base.record import plain
@@ -41,6 +41,9 @@ if TYPE_CHECKING:
     from commcc.timing.cost import CostModel
     from commcc.timing.predict import Prediction
     from commcc.verify import Verdict
+
+#: What to do about a result that cannot be used.
+_REPORT = "nothing was written; please report this with what --repro DIR stores"
 
 
 @dataclass(frozen=True)
@@ -213,7 +216,7 @@ class _Run:
         if plan.changes:
             self.tell(f"{self.place}{job.name}: applying and verifying")
             result, verdict = self._apply(number, job, before.index, plan, clock)
-            after = Snapshot.of(build_index(result, self.hints, self.rules.outside))
+            after = Snapshot.of(self._indexed(job, result, plan.pass_text))
             self.tell(f"{self.place}{job.name}: simulating")
             if plan.of(TagEntry) and after.index.fingerprint == before.index.fingerprint:
                 after = replace(after, prediction=before.prediction)  # tags have no price
@@ -237,6 +240,16 @@ class _Run:
                 f"{job.text} {why}", hint="every pass was expected to change something; nothing was written"
             )
         return step
+
+    def _indexed(self, job: Job, result: Program, pass_text: str) -> GraphIndex:
+        """The index of what a step made: what is wrong with that is not wrong with the user's graph."""
+        try:
+            return build_index(result, self.hints, self.rules.outside)
+        except GraphError as error:
+            what = f"the result is no graph that commcc takes ({error.what})"
+            if job.stored_in is not None:
+                raise InputError(f"{job.name}: {what}", where=job.stored_in, hint="nothing was written") from error
+            raise InternalError(what, where=pass_text, hint=_REPORT) from error
 
     def _apply(self, number: int, job: Job, index: GraphIndex, plan: Plan, clock: _Clock) -> tuple[Program, Verdict]:
         from commcc.apply import apply_plan
@@ -267,8 +280,7 @@ class _Run:
                     where=None if self.program.source is None else str(self.program.source),
                     hint="nothing was written",
                 )
-            hint = "nothing was written; please report this with what --repro DIR stores"
-            raise InternalError(what, where=plan.pass_text, hint=hint)
+            raise InternalError(what, where=plan.pass_text, hint=_REPORT)
         return after, verdict
 
 
