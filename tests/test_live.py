@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 import commcc
-from commcc.base.errors import CommccError, InputError, OptionError, OutputError
+from commcc.base.errors import CommccError, InputError, InternalError, OptionError, OutputError
 from commcc.capture.importing import from_graph_module
 from commcc.graph.ops import collective_of
 from commcc.graph.program import ProcessGroup
@@ -102,6 +102,30 @@ def test_a_graph_that_cannot_be_rewritten_stays(monkeypatch, caplog):
     assert made.result is None and made.text == "left as it is: a reason"
     with pytest.raises(CommccError, match="a reason"):
         graph_pass(pipeline=PIPELINE, on_refusal="raise")(gm)
+
+
+@pytest.mark.parametrize("where", ["plan", "run", "rounding_of"])
+def test_a_bug_keeps_the_graph_and_asks_for_a_report(where, monkeypatch, caplog):
+    """In planning, in proving and in what follows: a job that can go on goes on."""
+
+    def fails(*_, **__):
+        raise TypeError("of no use")
+
+    monkeypatch.setattr(
+        "commcc.passes.bucket.Bucket.plan" if where == "plan" else f"commcc.live.rewriting.{where}", fails
+    )
+    gm = sample().graph_module()
+    before = lines(gm.graph)
+    the_pass = graph_pass(pipeline=PIPELINE)
+    with caplog.at_level(logging.WARNING, logger="commcc.live"):
+        made = the_pass.rewrite(gm)
+    said = "bug in commcc, please report; the graph stays as it is, and on_refusal='raise' shows the traceback"
+    assert made.result is None and made.text == f"left as it is: {said} (TypeError: of no use)"
+    assert f"graph 1: {said}" in caplog.text and "Traceback" not in caplog.text
+    assert lines(gm.graph) == before and the_pass.results == []
+    with pytest.raises(InternalError, match="please report; on_refusal='keep' leaves such graphs") as raised:
+        graph_pass(pipeline=PIPELINE, on_refusal="raise")(gm)
+    assert isinstance(raised.value.__cause__, TypeError)
 
 
 def test_one_line_and_both_graphs_are_kept(tmp_path, caplog):

@@ -75,6 +75,12 @@ class InternalError(CommccError):
     exit_code = EXIT_BUG
 
 
+def bug(error: Exception, traceback: str) -> InternalError:
+    """An exception that nobody raised on purpose, in the words for one. traceback: what to do to see where it was."""
+    detail = " ".join(f"{type(error).__name__}: {error}".split())
+    return InternalError("bug in commcc, please report", hint=f"{traceback} ({detail[:300]})")
+
+
 @contextmanager
 def located(where: str) -> Iterator[None]:
     """Say of what is wrong with a file in the block that it is at ``where``, unless the error says so already."""

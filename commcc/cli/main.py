@@ -35,9 +35,9 @@ from commcc.base.errors import (
     EXIT_USAGE,
     CommccError,
     InputError,
-    InternalError,
     OptionError,
     OutputError,
+    bug,
     closest,
 )
 from commcc.base.text import Lines, escaped, without_commands
@@ -234,9 +234,7 @@ def _as_told(error: Exception, command: str) -> CommccError:
         return OutputError(f"cannot be written: {error.strerror}", where="standard output")
     if isinstance(error, ModuleNotFoundError) and error.name == "torch":
         return CommccError("PyTorch is not installed", hint="pip install 'torch>=2.11'")
-    detail = " ".join(f"{type(error).__name__}: {error}".split())
-    hint = f"run with --debug for the traceback ({detail[:300]})"
-    return InternalError("bug in commcc, please report", hint=hint)
+    return bug(error, "run with --debug for the traceback")
 
 
 def entry() -> None:

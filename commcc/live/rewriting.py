@@ -16,12 +16,12 @@ import logging
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch.distributed as dist
 
 import commcc
-from commcc.base.errors import CommccError
+from commcc.base.errors import CommccError, InternalError, bug
 from commcc.base.gc_pause import no_collection
 from commcc.base.text import plural
 from commcc.base.text import share as shown_share
@@ -56,6 +56,16 @@ if TYPE_CHECKING:
 log = logging.getLogger("commcc.live")
 
 _EVALUATES = "it runs without gradients, and no plan was made for it; on_mismatch='replan' plans it in the job"
+_KEEPS = "on_refusal='keep' leaves such graphs as they are"
+
+
+class _Made(NamedTuple):
+    """A proved result and what follows from it, or why there is none. groups: to be made before it runs."""
+
+    result: RunResult | None
+    why: str = ""
+    rounding: Rounding | None = None
+    groups: tuple[ProcessGroup, ...] = ()
 
 
 @dataclass
@@ -162,18 +172,16 @@ class GraphPass:
         before, here = (before, structure_of(before)) if self.plans is None else self.plans.fitted(before)
         ranks = tuple(sorted({rank for group in before.groups.values() for rank in group.ranks or ()}))
         try:
-            result, why = self._run(before, here, trains)
+            result, why, rounding, groups = self._run(before, here, trains)
         except CommccError as error:
             if self.agrees:
                 refuse(str(error), ranks)
             raise
-        rounding = None if result is None else rounding_of(result, fused=self.fused)
-        groups: tuple[ProcessGroup, ...] = ()
-        if result is not None and result.changed:
-            program, groups = new_groups(before, result.program)
-            stand_in(groups)
-            result = replace(result, program=program)
-            write_back(gm, program)
+        if result is not None:
+            self.results.append(result)
+            if result.changed:
+                stand_in(groups)
+                write_back(gm, result.program)
         if self.reports is not None:
             self.reports.graph(self.graphs, before, result, self.model)
         digest = digest_of(before, before if result is None else result.program, self.settings, here)
@@ -223,26 +231,35 @@ class GraphPass:
         stored = () if self.plans is None else [job for plan in self.plans.by_structure.values() for job in plan.jobs]
         return "groups" in {instance.name for instance in (*self.passes, *stored)}
 
-    def _run(self, before: Program, here: Structure, trains: bool) -> tuple[RunResult | None, str]:
-        """The proved result, or why there is none."""
+    def _run(self, before: Program, here: Structure, trains: bool) -> _Made:
+        """Planned, proved and ready to be written back, or why not. Nothing of the job is changed here."""
         try:
             result = self._result_of(before, here)
+            if result.verified != "proved":
+                gaps = [text for verdict in result.verdicts if verdict.status != "proved" for text in _texts(verdict)]
+                why = f"the result is not proved ({gaps[0] if gaps else 'no reason given'})"
+                raise CommccError(why, hint=_KEEPS if self.on_refusal == RAISE else None)
+            rounding = rounding_of(result, fused=self.fused)
+            if not result.changed:
+                return _Made(result, "", rounding)
+            program, groups = new_groups(before, result.program)
+            return _Made(replace(result, program=program), "", rounding, groups)
         except MismatchError as error:
             if self.on_mismatch == ERROR and trains:
                 raise
-            return None, str(error) if trains else _EVALUATES
+            return _Made(None, str(error) if trains else _EVALUATES)
         except CommccError as error:
             if self.on_refusal == RAISE:
                 raise
-            return None, str(error)
-        if result.verified != "proved":
-            gaps = [text for verdict in result.verdicts if verdict.status != "proved" for text in _texts(verdict)]
-            why = f"the result is not proved ({gaps[0] if gaps else 'no reason given'})"
+            if isinstance(error, InternalError):
+                log.warning("graph %d: %s", self.graphs, error)
+            return _Made(None, str(error))
+        except Exception as error:  # a bug here must not end a job that can go on without this graph's gain
             if self.on_refusal == RAISE:
-                raise CommccError(why, hint="on_refusal='keep' leaves such graphs as they are")
-            return None, why
-        self.results.append(result)
-        return result, ""
+                raise bug(error, _KEEPS) from error
+            told = bug(error, "the graph stays as it is, and on_refusal='raise' shows the traceback")
+            log.warning("graph %d: %s", self.graphs, told)
+            return _Made(None, str(told))
 
     def _result_of(self, before: Program, here: Structure) -> RunResult:
         if self.plans is None or (self.on_mismatch != REPLAN and not launches_of(before)):
