@@ -257,7 +257,7 @@ def test_loadable():
 
 def test_a_folder_of_other_things(tmp_path):
     (tmp_path / "x.txt").write_text(TINY)
-    with pytest.raises(InputError, match="holds no graphs"):
+    with pytest.raises(InputError, match="the folder itself is no graph"):
         list_graphs(tmp_path)
 
 
@@ -269,7 +269,7 @@ def test_a_folder_of_graph_files_is_no_graph(tmp_path):
 
 def test_graphs_in_folders_below_are_looked_for_elsewhere(tmp_path):
     (tmp_path / "below").mkdir()
-    with pytest.raises(InputError, match=r"the folder itself holds no graphs; commcc inspect looks for them .* below"):
+    with pytest.raises(InputError, match=r"the folder itself is no graph; commcc inspect lists those in .* below"):
         list_graphs(tmp_path)
 
 
@@ -277,7 +277,7 @@ def test_links_in_folders_are_not_followed(tmp_path):
     (tmp_path / "-_0_0_0").mkdir()
     (tmp_path / "-_0_0_0" / "aot_forward_graph_1.txt").symlink_to(DATA / "dumps" / "moe_fw.txt")
     (tmp_path / "-_0_1_0").symlink_to(DATA / "tlparse" / "-_0_0_0")
-    with pytest.raises(InputError, match="holds no graphs"):
+    with pytest.raises(InputError, match="the folder itself is no graph"):
         list_graphs(tmp_path)
 
 

@@ -77,7 +77,7 @@ MISTAKES = {
     "run g.fx.txt g.fx.txt --preset auto -o locked/out": "locked/out: cannot be written; choose another with -o",
     "simulate cut --html cut.html": "cut: none of the graphs could be read; x.fx.txt: the graph 'f' has no return",
     "run folder --preset auto -o out": "folder: the folder is empty",
-    "run logs --preset auto -o out": "logs: holds no graph files; graphs in logs are rewritten one by one; choose one",
+    "run logs --preset auto -o out": "logs: the folder holds no graphs; dump it with",
     "simulate g.fx.txt --html page.txt": "unknown extension; use .html",
     "explain g.fx.txt --worst few": "'few' is not a whole number; see 'commcc explain -h'",
     "verify g.fx.txt g.fx.txt --numeric --tolerance low": "'low' is not a number; see 'commcc verify -h'",

@@ -18,7 +18,7 @@ from commcc.cli.main import run
 from commcc.graph.structure import structure_of
 from commcc.live import graph_pass
 from commcc.run.step import pairs
-from commcc.serialization import load, save
+from commcc.serialization import list_graphs, load, save
 from tests.test_live import ROOT, elsewhere, sample
 from tests.torch_passes import groups_of
 
@@ -150,3 +150,57 @@ def _on_cpu(value):
         with value.fake_mode:
             return torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device="cpu")
     return value
+
+
+LOG = ROOT / "tests" / "data" / "containers" / "torch_logs_rank0.txt.gz"
+
+
+def test_all_graphs_of_a_log(tmp_path, capsys):
+    log, out, plan = tmp_path / "run.log", tmp_path / "out", tmp_path / "plan"
+    log.write_bytes(gzip.decompress(LOG.read_bytes()))
+    names = [entry.name for entry in list_graphs(log) if entry.loadable]
+    command = ["run", str(log), "--passes", "cleanup,bucket{groups=all}"]
+    assert run([*command, "-o", str(tmp_path / "out.fx.txt")]) == 2
+    assert "choose one as FILE::NAME, commcc inspect lists them; commcc run takes all with -o FOLDER" in (
+        capsys.readouterr().err
+    )
+    assert run([*command, "-o", str(out), "--plan-out", str(plan), "--json"]) == 0
+    said = capsys.readouterr()
+    document = json.loads(said.out)
+    shown = [each["input"] for each in document["graphs"]]
+    assert 1 < len(shown) < len(names) and f"{len(names) - len(shown)} of {len(names)} graphs left out: " in said.err
+    assert {spec.partition("::")[2] for spec in shown} < set(names)
+    assert sorted(each["output"] for each in document["graphs"]) == sorted(map(str, out.iterdir()))
+    assert len(list(plan.iterdir())) == len(shown)
+    for each in document["graphs"]:
+        assert load(each["output"]).provenance
+
+
+def test_a_folder_of_debug_texts(graphs, tmp_path, capsys):
+    """As TORCH_COMPILE_DEBUG writes it: a folder for each graph, which holds it in several texts."""
+    debug, out = tmp_path / "debug", tmp_path / "out"
+    for name in NAMES:
+        folder = debug / "run_1" / "torchinductor" / name
+        folder.mkdir(parents=True)
+        text = load(next(graphs.glob(f"{name}.*"))).graph_module()
+        for title, full in (("readable", False), ("runnable", True)):
+            shown = text.print_readable(print_output=False, include_stride=full, include_device=full)
+            (folder / f"fx_graph_{title}.py").write_text(shown)
+        (folder / "output_code.py").write_text("import torch\n")
+    assert run(["run", str(debug), "--passes", "bucket{groups=all}", "-o", str(out), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    # The text that says most is taken.
+    assert [each["graph"] for each in document["graphs"]] == [f"{name}/fx_graph_runnable.py" for name in sorted(NAMES)]
+    assert len(document["steps"]) == 1 and document["verified"] == "proved"
+    assert sorted(path.name for path in out.iterdir()) == [
+        f"{name}.fx_graph_runnable.py.fx.txt" for name in sorted(NAMES)
+    ]
+    # What the list shows can be typed, and a folder of texts says what to type.
+    inside = f"{debug}::run_1/torchinductor/{NAMES[0]}/fx_graph_runnable.py"
+    assert run(["inspect", inside]) == 0
+    capsys.readouterr()
+    assert run(["run", str(debug), "--passes", "bucket"]) == 2
+    assert (
+        "the folder itself is no graph; commcc inspect lists those in texts and folders below it; choose one, or all"
+        in (capsys.readouterr().err)
+    )

@@ -28,6 +28,8 @@ T = TypeVar("T")
 
 #: How names of files end that hold one graph, as commcc writes them.
 GRAPH_FILES = (".fx.txt.gz", ".fx.txt", ".pt2")
+#: How names of other texts end that may hold graphs.
+TEXT_FILES = (".txt", ".txt.gz", ".log", ".log.gz", ".py", ".py.gz")
 
 
 def replace_file(target: Path, write: Callable[[BinaryIO], T]) -> T:

@@ -1,51 +1,79 @@
-"""``commcc run FOLDER``: passes on every graph of a folder, as ``commcc capture`` writes one.
+"""``commcc run FOLDER``: passes on every graph of a folder, as ``commcc capture`` writes one, or of PyTorch's logs.
 
-A forward and its backward are rewritten as one step. Nothing is written before all graphs are done.
+A forward and its backward are rewritten as one step. Nothing is written before all graphs are done. Logs and folders
+of PyTorch's often hold one graph several times; it is rewritten once.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commcc.base.errors import EXIT_OK, InputError, OptionError, OutputError
 from commcc.base.files import GRAPH_FILES, output_folder, replace_text
+from commcc.base.text import plural
 from commcc.cli.stepping import Work
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from commcc.cli.rewriting import Request
     from commcc.cli.session import Session
     from commcc.graph.program import Program
     from commcc.run.pipeline import RunResult
 
 
-def graphs_in(path: str, output: str | None) -> list[Path]:
-    """Graph files of a folder as ``commcc capture`` writes them, by name; none for a file, or a folder of logs.
+def graphs_in(path: str, output: str | None) -> dict[str, str]:
+    """Graphs that are all to be rewritten, as they are loaded, by their names in ``path``; none for a single graph.
 
-    Raises for an empty folder, and for one of logs of which all graphs are to be written to a folder.
+    Graph files of a folder as ``commcc capture`` writes them; or the graphs in a log, or in texts and logs below a
+    folder, where ``-o`` names a folder. Raises for an empty folder.
     """
     folder = Path(path)
-    if not folder.is_dir():
-        return []
-    if not any(folder.iterdir()):
-        raise InputError("the folder is empty", where=path, hint="commcc capture writes folders of graphs")
-    files = sorted(file for file in folder.iterdir() if file.name.lower().endswith(GRAPH_FILES) and file.is_file())
-    if not files and output is not None and not Path(output).suffix:
-        hint = "choose one as FOLDER::NAME, and a file with -o; commcc inspect lists them"
-        raise InputError("holds no graph files; graphs in logs are rewritten one by one", where=path, hint=hint)
-    return files
+    if folder.is_dir():
+        if not any(folder.iterdir()):
+            raise InputError("the folder is empty", where=path, hint="commcc capture writes folders of graphs")
+        files = sorted(file for file in folder.iterdir() if file.name.lower().endswith(GRAPH_FILES) and file.is_file())
+        if files:
+            return {file.name: str(file) for file in files}
+    # A folder that is there, or a name that no file has.
+    to_folder = output is not None and (Path(output).is_dir() or not Path(output).suffix)
+    if not to_folder or (folder.is_file() and path.lower().endswith(GRAPH_FILES)):
+        return {}
+    from commcc.lint.expand import expand
+
+    graphs = [item.graph for item in expand([path]) if item.error is None]
+    if folder.is_dir() and not graphs:
+        raise no_graphs(path)
+    if not folder.is_dir() and len(graphs) < 2:
+        return {}
+    names = [graph.removeprefix(path).lstrip("/:") for graph in graphs]
+    # What all names begin with, as folders named after a date and a process, tells none from another.
+    parts = [name.split("/") for name in names]
+    shared = next((i for i, here in enumerate(zip(*parts, strict=False)) if len(set(here)) > 1), 0)
+    return dict(zip(("/".join(part[shared:]) for part in parts), graphs, strict=True))
 
 
-def rewrite_folder(session: Session, request: Request, files: list[Path]) -> int:
-    """Run the passes on all ``files``, verify, write them and their plans, and report; the exit code."""
+def no_graphs(folder: str) -> InputError:
+    """For a folder in which nothing was found, wherever it was looked for."""
+    from commcc.serialization.loading import CAPTURE_HINT
+
+    return InputError("the folder holds no graphs", where=folder, hint=CAPTURE_HINT)
+
+
+def rewrite_folder(session: Session, request: Request, graphs: Mapping[str, str]) -> int:
+    """Run the passes on all ``graphs``, verify, write them and their plans, and report; the exit code."""
     extras = request.extras
     from commcc.run.pipeline import Job
 
     if extras.dump is not None or any(isinstance(instance, Job) for instance in request.passes):
-        raise OptionError("--plan and --dump-after-each are of one graph", hint=f"name one, as in {files[0]}")
-    session.inputs += files
-    places = _Places.of(session, request, files)
+        raise OptionError(
+            "--plan and --dump-after-each are of one graph", hint=f"name one, as in {next(iter(graphs.values()))}"
+        )
+    session.inputs += [Path(graph.partition("::")[0]) for graph in graphs.values()]
+    places = _Places.of(session, request, graphs)
     with session.working("loading PyTorch") as say:
         from commcc import serialization
         from commcc.report import folder as report
@@ -53,9 +81,16 @@ def rewrite_folder(session: Session, request: Request, files: list[Path]) -> int
         from commcc.run.step import pairs
 
         programs: dict[str, Program] = {}
-        for file in files:
-            say(f"reading {file}")
-            programs[file.name] = session.load(str(file))
+        for name, graph in graphs.items():
+            say(f"reading {graph}")
+            programs[name] = session.load(graph)
+        again = _again(programs)
+        for name in again:
+            del programs[name]
+        if again:
+            name, other = next(iter(again.items()))
+            more = " and so on" if len(again) > 1 else ""
+            session.warn(f"{len(again)} of {plural(len(graphs), 'graph')} left out: {name} is {other} once more{more}")
         work = Work(session, request, say)
         steps = {(ahead, behind): work.both(programs[ahead], programs[behind]) for ahead, behind in pairs(programs)}
         results: dict[str, RunResult] = {}
@@ -73,8 +108,8 @@ def rewrite_folder(session: Session, request: Request, files: list[Path]) -> int
     for warning in dict.fromkeys(text for result in ordered.values() for text in result.warnings):
         session.warn(warning)
     session.report_costs(request.hints, *(result.last for result in ordered.values()))
-    document = report.foldered(request.graph, places.said, ordered, steps, extras.said)
-    session.emit(document, brief=[str(path) for path in places.outputs.values()], view=report.view)
+    document = report.foldered(request.graph, places.said(graphs), ordered, steps, extras.said)
+    session.emit(document, brief=[str(places.outputs[name]) for name in programs], view=report.view)
     return EXIT_OK
 
 
@@ -88,7 +123,7 @@ class _Places:
     plans: dict[str, Path]
 
     @staticmethod
-    def of(session: Session, request: Request, files: list[Path]) -> _Places:
+    def of(session: Session, request: Request, graphs: Mapping[str, str]) -> _Places:
         """Refuses, before any work is done, what could not be written after."""
         folder = Path(request.output or f"{request.graph.rstrip('/')}.run")
         plans = None if request.extras.plan_out is None else Path(request.extras.plan_out)
@@ -97,14 +132,18 @@ class _Places:
                 raise OutputError("is not a folder", where=str(path), hint=f"{flag} of a folder of graphs is a folder")
             if path is not None:
                 output_folder(path, f"choose another with {flag}")
-        stems = {file.name: file.name[: -len(_extension(file.name))] for file in files}
+        files = {
+            name: name if name.lower().endswith(GRAPH_FILES) else re.sub(r"[^\w.-]+", ".", name).strip(".") + ".fx.txt"
+            for name in graphs
+        }
+        stems = {name: file[: -len(_extension(file))] for name, file in files.items()}
         twice = sorted(name for name, stem in stems.items() if list(stems.values()).count(stem) > 1)
         if twice:
             raise InputError(f"'{twice[0]}' and '{twice[1]}' have one name", where=request.graph, hint="take one away")
-        outputs = {file.name: folder / file.name for file in files}
-        for file in files:
-            if outputs[file.name].exists():
-                session.output(str(outputs[file.name]), GRAPH_FILES)
+        outputs = {name: folder / file for name, file in files.items()}
+        for path in outputs.values():
+            if path.exists():
+                session.output(str(path), GRAPH_FILES)
         told = {} if plans is None else {name: plans / f"{stem}.yaml" for name, stem in stems.items()}
         return _Places(folder, plans, outputs, told)
 
@@ -112,11 +151,29 @@ class _Places:
         for folder in filter(None, (self.folder, self.plan_folder)):
             folder.mkdir(exist_ok=True)
 
-    @property
-    def said(self) -> dict[str, dict[str, str | None]]:
-        """For the document, by graph: output and plan."""
+    def said(self, graphs: Mapping[str, str]) -> dict[str, dict[str, str | None]]:
+        """For the document, by graph: input, output and plan."""
         plans = {name: None if name not in self.plans else str(self.plans[name]) for name in self.outputs}
-        return {name: {"output": str(path), "plan": plans[name]} for name, path in self.outputs.items()}
+        return {
+            name: {"input": graphs[name], "output": str(path), "plan": plans[name]}
+            for name, path in self.outputs.items()
+        }
+
+
+def _again(programs: Mapping[str, Program]) -> dict[str, str]:
+    """Graphs of logs that another text tells as well or better, node by node, with the name of that one.
+
+    What somebody wrote to a file of its own is wanted as a file of its own.
+    """
+    from commcc.graph.index import build_index
+
+    alike: dict[str, list[str]] = {}
+    for name, program in programs.items():
+        if not name.lower().endswith(GRAPH_FILES):
+            alike.setdefault(build_index(program).fingerprint, []).append(name)
+    # Notes are about what a text leaves out, such as strides and devices.
+    best = {name: min(names, key=lambda each: len(programs[each].notes)) for names in alike.values() for name in names}
+    return {name: other for name, other in best.items() if other != name}
 
 
 def _extension(name: str) -> str:

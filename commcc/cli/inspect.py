@@ -10,6 +10,7 @@ import click
 
 from commcc.base.errors import EXIT_OK, CommccError, InputError
 from commcc.base.gc_pause import no_collection
+from commcc.cli.folder import no_graphs
 from commcc.cli.parameters import GRAPH_HELP, common_options, cost_option, graph_argument, hint_option, reading_options
 
 if TYPE_CHECKING:
@@ -69,13 +70,16 @@ def _several(graph: str) -> list[Listed]:
     if graphs:
         return graphs
     try:
-        entries = () if serialization.split_spec(graph)[1] else serialization.list_graphs(graph, least=2)
+        file, name = serialization.split_spec(graph)
+        entries = () if name else serialization.list_graphs(file, least=2)
     except InputError:
-        graphs = _texts(folder) if folder.is_dir() else []
-        if not graphs:
+        if not folder.is_dir():
             raise
+        graphs = _texts(folder)
+        if not graphs:
+            raise no_graphs(graph) from None
         return graphs
-    return [Listed(entry, f"{graph}::{entry.name}") for entry in entries]
+    return [Listed(entry, f"{file}::{entry.name}") for entry in entries]
 
 
 def _graph_files(folder: Path) -> list[Listed]:

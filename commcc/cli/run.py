@@ -41,7 +41,9 @@ With BACKWARD the two graphs are one step: passes run on both, each is verified 
 and needs is shown of both together. What the forward launches and the backward waits for carries over.
 
 GRAPH may be a folder, as 'commcc capture' writes it: all of its graphs are rewritten, a forward with its backward as
-one step, and -o and --plan-out name folders.
+one step, and -o and --plan-out name folders. So are the graphs of a log, and those of PyTorch's in texts and
+logs below a folder (TORCH_COMPILE_DEBUG), if -o names a folder; a graph that is in them several times is
+rewritten once.
 """
 #: How a pipeline is named on the command line, and an example of each.
 KINDS = {

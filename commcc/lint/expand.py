@@ -18,14 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commcc.base.errors import CommccError, InputError, closest
-from commcc.base.files import GRAPH_FILES
+from commcc.base.files import GRAPH_FILES, TEXT_FILES
 from commcc.base.text import natural_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-#: What a folder is searched for if it holds no graph files.
-TEXTS = (".txt", ".txt.gz", ".log", ".log.gz", ".py", ".py.gz")
 _MOST = 10_000
 _WILD = re.compile(r"[*?\[]")
 
@@ -88,7 +86,7 @@ def _folder(folder: Path) -> Iterator[Item]:
     if graphs[0].error is None:
         yield from graphs
         return
-    inside = [item for file in files_below(folder, TEXTS) for item in _graphs(file) if item.error is None]
+    inside = [item for file in files_below(folder, TEXT_FILES) for item in _graphs(file) if item.error is None]
     yield from inside or graphs
 
 

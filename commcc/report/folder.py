@@ -29,10 +29,10 @@ def foldered(
     steps: Mapping[tuple[str, str], StepRun],
     said: Mapping[str, Json],
 ) -> dict[str, Json]:
-    """The document. places: output and plan of each graph. steps: by forward and backward."""
+    """The document. places: input, output and plan of each graph. steps: by forward and backward."""
     graphs: list[Json] = []
     for name, result in results.items():
-        files = (str(Path(folder, name)), str(places[name]["output"]))
+        files = (str(places[name]["input"]), str(places[name]["output"]))
         graphs.append({"graph": name, **rewriting("run", files, result, (), {"plan_out": places[name]["plan"]})})
     proved = all(result.verified == "proved" for result in results.values())
     plans = next((place["plan"] for place in places.values()), None)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commcc.base.errors import InputError
-from commcc.base.files import GRAPH_FILES
+from commcc.base.files import GRAPH_FILES, TEXT_FILES
 from commcc.base.text import plural
 from commcc.serialization.logs import torch_logs, traces
 from commcc.serialization.logs.collected import logged_text
@@ -42,7 +42,9 @@ _PARAMETER = re.compile(r'(?:^|[,(])\s*([A-Za-z_]\w*)\s*(?::[ ]?"[^"\n]*")?\s*(?
 _RETURN = re.compile(r"^\s+return\b")
 _PLAN = re.compile(r"^commcc_plan:", re.MULTILINE)
 _PRINTED = re.compile(r"^ {0,8}%\w{1,99} : [^\n]{0,99}= \w+\[target=|^opcode +name +target +args", re.MULTILINE)
-_CAPTURE_HINT = (
+_ONE_OR_ALL = "choose one as FILE::NAME, commcc inspect lists them; commcc run takes all with -o FOLDER"
+#: Where graphs come from.
+CAPTURE_HINT = (
     "dump it with TORCH_LOGS=aot_graphs or TORCH_TRACE=FOLDER, and TORCHINDUCTOR_FORCE_DISABLE_CACHES=1, since not all"
     " graphs of a cache are logged; or with print_readable(include_stride=True, ...)"
 )
@@ -173,9 +175,12 @@ def file_and_lines(path: str | Path) -> tuple[str, dict[str, int]]:
 
 
 def split_spec(path: str | Path, name: str | None = None) -> tuple[Path, str | None]:
-    """``FILE::NAME`` as (FILE, NAME); a file that really has ``::`` in its name wins."""
+    """``FILE::NAME`` as (FILE, NAME), also in a folder; a file that really has ``::`` in its name wins."""
     if name is None and not Path(path).exists():
         file, separator, graph = str(path).partition("::")
+        inside = Path(file, graph.partition("::")[0])
+        if separator and graph and Path(file).is_dir() and inside.is_file():  # as folders of texts and logs are listed
+            return split_spec(Path(file, graph))
         if separator:
             return Path(file), graph or None
     return Path(path), name
@@ -215,7 +220,7 @@ def _find(file: Path, name: str | None) -> tuple[GraphText, ...]:
     if not graphs:
         printed = "holds a graph as print(graph) or print_tabular() shows it, which has neither shapes nor quotes"
         kind = printed if _PRINTED.search(text) else "no graph found in this text"
-        raise InputError(kind, where=str(file), hint=_CAPTURE_HINT)
+        raise InputError(kind, where=str(file), hint=CAPTURE_HINT)
     return with_names(graphs, several_ranks=None)
 
 
@@ -226,10 +231,10 @@ def _no_graphs_in(folder: Path) -> InputError:
     if files:
         hint = f"name one, as in {folder / files[0]}; commcc inspect, lint, run and simulate --html take all"
         return InputError(f"is a folder of {plural(len(files), 'graph file')}", where=str(folder), hint=hint)
-    if any(path.is_dir() for path in inside):
-        hint = "commcc inspect looks for them in folders below it too; choose one as FILE::NAME"
-        return InputError("the folder itself holds no graphs", where=str(folder), hint=hint)
-    return InputError("the folder holds no graphs", where=str(folder), hint=_CAPTURE_HINT)
+    if any(path.is_dir() or path.name.endswith(TEXT_FILES) for path in inside):
+        hint = "commcc inspect lists those in texts and folders below it; choose one, or all with commcc run -o FOLDER"
+        return InputError("the folder itself is no graph", where=str(folder), hint=hint)
+    return InputError("the folder holds no graphs", where=str(folder), hint=CAPTURE_HINT)
 
 
 def _choose(graphs: Sequence[GraphText], name: str | None, file: str) -> GraphText:
@@ -239,9 +244,9 @@ def _choose(graphs: Sequence[GraphText], name: str | None, file: str) -> GraphTe
         if len(loadable) == 1:
             return loadable[0]
         if not loadable:
-            raise InputError("holds only Dynamo graphs, which are no ATen graphs", where=file, hint=_CAPTURE_HINT)
+            raise InputError("holds only Dynamo graphs, which are no ATen graphs", where=file, hint=CAPTURE_HINT)
         what = f"holds {len(loadable)} graphs: {_listing(loadable)}"
-        raise InputError(what, where=file, hint="choose one with FILE::NAME; commcc inspect lists them all")
+        raise InputError(what, where=file, hint=_ONE_OR_ALL)
     matching = [graph for graph in graphs if graph.name == name]
     if not matching:  # the end of a name, or a name with a rank that goes without saying
         matching = [
@@ -256,7 +261,7 @@ def _choose(graphs: Sequence[GraphText], name: str | None, file: str) -> GraphTe
         hint = f"did you mean {close[0]!r}?" if close else "choose one of those"
         raise InputError(f"no graph {name!r}; there are: {_listing(loadable)}", where=file, hint=hint)
     if matching[0].kind is Kind.DYNAMO:
-        raise InputError(f"{name!r} is a Dynamo graph, not an ATen graph", where=file, hint=_CAPTURE_HINT)
+        raise InputError(f"{name!r} is a Dynamo graph, not an ATen graph", where=file, hint=CAPTURE_HINT)
     return matching[0]
 
 
