@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import torch
 
 from commcc.base.errors import InputError, OutputError
 from commcc.serialization import default_output, list_graphs, load, save, saving, sources, split_spec
@@ -157,6 +158,57 @@ def test_the_same_graph_from_every_container():
         for program in programs
     ]
     assert described[1:] == described[:1] * 3
+
+
+# what modules print and write of themselves
+
+
+def as_module() -> torch.fx.GraphModule:
+    graph = torch.fx.Graph()
+    a, b = graph.placeholder("a"), graph.placeholder("b")
+    constant = graph.get_attr("c")
+    mm = graph.call_function(torch.ops.aten.mm.default, (a, b))
+    graph.output((graph.call_function(torch.ops.aten.add.Tensor, (mm, constant)),))
+    root = torch.nn.Module()
+    root.register_buffer("c", torch.zeros(2))
+    return torch.fx.GraphModule(root, graph)
+
+
+@pytest.mark.parametrize("before", ["", "step 1\n"])
+@pytest.mark.parametrize("after", ["", "loss 0.5\n"])
+def test_a_printed_module(tmp_path, before, after):
+    """With what a program prints around it."""
+    file = tmp_path / "x.txt"
+    file.write_text(f"{before}{as_module()}\n{after}")
+    program = load(file)
+    assert names(program) == ["a", "b", "c", "mm_default", "add_tensor", "output"]
+    notes = [note.text for note in program.notes]
+    assert any("inputs without a shape: 2 (a, b); print_readable(include_stride=True" in text for text in notes)
+    file.write_text(f"{as_module()}\n{as_module()}\n")
+    assert [entry.name for entry in list_graphs(file)] == ["GraphModule", "GraphModule.2"]
+    assert names(load(f"{file}::GraphModule.2")) == names(program)
+
+
+def test_a_module_written_to_a_folder(tmp_path):
+    """Nothing of it is run, its constructor least of all."""
+    as_module().to_folder(tmp_path / "step", "Step")
+    file = tmp_path / "step" / "module.py"
+    file.write_text(file.read_text().replace("super().__init__()", "super().__init__()\n        os.system('touch x')"))
+    assert names(load(file)) == ["a", "b", "c", "mm_default", "add_tensor", "output"]
+    # A model in a script is no graph.
+    file.write_text(file.read_text().replace("self.load_state_dict", "self.load"))
+    assert "no graph found in this text" in refusal(file)
+
+
+@pytest.mark.parametrize("new", [False, True])
+def test_a_saved_module_is_never_unpickled(tmp_path, new):
+    file = tmp_path / "x.pt2"
+    torch.save(as_module(), file, _use_new_zipfile_serialization=new)
+    said = refusal(file)
+    assert "is a Python pickle, which runs code of its own when it is loaded and is never unpickled here" in said
+    assert (
+        "save the text of gm.print_readable(print_output=False, include_stride=True, include_device=True), or" in said
+    )
 
 
 # refusing
@@ -469,7 +521,7 @@ def test_what_fx_generates_without_a_class_is_a_graph(tmp_path):
         path.write_text(text)
         assert names(load(path)) == ["a", "b", "mm", "output"]
     path.write_text(code + code)
-    assert "no graph found" in refusal(path)
+    assert "holds 2 graphs: GraphModule (4 nodes), GraphModule.2" in refusal(path)
 
 
 def test_errors_in_code_without_a_class_name_the_line(tmp_path):

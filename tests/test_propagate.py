@@ -280,7 +280,7 @@ def test_causes_and_consequences_are_noted_apart():
     wrong = build.call(aten.mm.default, a, a)
     program = build.program(build.call(aten.neg.default, after), mesh, wrong)
     assert [(note.node, note.text.split(" (")[0]) for note in program.notes] == [
-        ("mesh", "inputs without a shape: 1"),
+        (None, "inputs without a shape: 1"),
         (opaque.name, f"{opaque.name} has no shape: mylib.f.default is not registered with this PyTorch"),
         (wrong.name, f"{wrong.name} has no shape: RuntimeError: a must be 2D"),
         (None, "nodes without a shape because an argument has none: 2"),

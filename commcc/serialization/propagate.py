@@ -110,6 +110,7 @@ class _Walk:
         self.root = root
         self.depth = 0
         self.inputs: list[str] = []
+        self.shaped = False
         self.causes: list[Note] = []
         self.dependents = 0
 
@@ -117,7 +118,9 @@ class _Walk:
         out = []
         if self.inputs:
             first = ", ".join(self.inputs[:5]) + (", ..." if len(self.inputs) > 5 else "")
-            out.append(Note(f"inputs without a shape: {len(self.inputs)} ({first})", self.inputs[0]))
+            # Without any, the text is of a kind that has none; else they are of what has no shape, such as meshes.
+            hint = "" if self.shaped else "; print_readable(include_stride=True, include_device=True) tells them"
+            out.append(Note(f"inputs without a shape: {len(self.inputs)} ({first}){hint}"))
         out += self.causes[:_MOST_NOTES]
         if len(self.causes) > _MOST_NOTES:
             out.append(Note(f"further nodes whose shape cannot be found: {len(self.causes) - _MOST_NOTES}"))
@@ -131,6 +134,8 @@ class _Walk:
                 self._constant(node)
             elif needs_value(node):
                 self._fill(node)
+            elif node.op == "placeholder":
+                self.shaped = True
 
     def _constant(self, node: fx.Node) -> None:
         """Constants are values; sub-graphs and what the file does not hold are not."""

@@ -33,8 +33,14 @@ _BRACKETS = re.compile(rb"[(\[{]{1000}")
 #: So many bytes apart, a thousand brackets in a row are seen at least four times in a row.
 _STRIDE, _SEEN = 249, re.compile(rb"[(\[{]{4}")
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+#: What ``torch.save`` writes, and what to write in its place.
+PICKLE = "a Python pickle, which runs code of its own when it is loaded and is never unpickled here"
+SAVED = (
+    "save the text of gm.print_readable(print_output=False, include_stride=True, include_device=True), or"
+    " torch.export.save(program, 'x.pt2')"
+)
 _KNOWN_BINARIES = (
-    (b"\x80", "a Python pickle, which runs code of its own when it is loaded"),
+    (b"\x80", PICKLE),
     (b"\x7fELF", "a compiled library"),
     (b"PAR1", "a Parquet file"),
     (b"\xfd7zXZ", "xz-compressed"),
@@ -92,7 +98,8 @@ def decode(data: bytes, where: str) -> str:
         raise InputError(f"has more than {MAX_LINES} lines", where=where, hint="split it, or run tlparse on it first")
     for magic, what in _KNOWN_BINARIES:
         if data.startswith(magic):
-            raise InputError(f"is {what}, not a graph", where=where, hint=_READABLE)
+            hint = SAVED if what == PICKLE else _READABLE
+            raise InputError(f"is {what}, not a graph", where=where, hint=hint)
     if b"\0" in data[:4096]:
         raise InputError("is a binary file, not a graph", where=where, hint=_READABLE)
     # Deep nesting can crash Python's parser, so it is refused before anything is parsed.

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from commcc.serialization.logs.graph_text import HEADER, GraphText, Kind, Line, kind_of, name_of, numbered_lines
@@ -53,9 +54,11 @@ _TITLES = {
 }
 _CANONICAL = '# commcc: {"fx_text"'
 _CLASS = re.compile(r"^class ([^\s(]{1,200})\(", re.MULTILINE)
-_FUNCTION = re.compile(r"^def forward\(self", re.MULTILINE)
+_FUNCTION = re.compile(r"def forward\(self")
 #: What only the repro of one of Dynamo's own graphs imports.
 _OF_DYNAMO = "from torch._dynamo.repro.after_dynamo import"
+#: How the constructor ends that ``gm.to_folder()`` writes.
+_LOADED = "self.load_state_dict(torch.load(r"
 _REPRO = re.compile(r"^def load_args\(reader\):", re.MULTILINE)
 
 
@@ -90,26 +93,32 @@ def find_graphs(text: str, file: str) -> list[GraphText]:
 
 
 def _code(text: str, file: str) -> list[GraphText]:
-    """The graph in ``GraphModule.code``: the function that FX generates, without a class around it."""
-    starts = [match.start() for match in _FUNCTION.finditer(text)]
-    if len(starts) != 1:
-        return []
-    first = text.count("\n", 0, starts[0])
-    lines = [(number, f"    {line}") for number, line in numbered_lines(text) if number >= first]
-    # The line before is empty in what FX gives; where it is not there, all lines are one further down.
-    shift = 0 if first else 1
-    block = [(first - 1 + shift, "class GraphModule(torch.nn.Module):")]
-    block += [(number + shift, line) for number, line in lines]
-    return [GraphText("GraphModule", Kind.GRAPH, file, lambda: block)]
+    """Graphs in ``GraphModule.code``, or below it in ``print(gm)``: the function that FX generates, without a class
+    around it. What is not indented any more stands behind it.
+    """
+    found: list[list[Line]] = []
+    inside = False
+    for number, line in numbered_lines(text):
+        if _FUNCTION.match(line):
+            # The line before is empty in what FX gives; where it is not there, all lines are one further down.
+            shift, inside = 0 if number else 1, True
+            found.append([(number - 1 + shift, "class GraphModule(torch.nn.Module):")])
+        elif not line.startswith((" ", "#")):
+            inside = False
+        if inside and not line.startswith("#"):
+            found[-1].append((number + shift, f"    {line}"))
+    return [GraphText("GraphModule", Kind.GRAPH, file, partial(list, block)) for block in found]
 
 
 def _is_graph(block: list[Line]) -> bool:
-    """Whether a class is one that FX prints: it begins with ``forward``, or makes its constants and is a repro."""
+    """Whether a class is one that FX prints: it begins with ``forward``, or makes its constants and is a repro, or
+    loads them and is a module of ``gm.to_folder()``.
+    """
     header = HEADER.fullmatch(next(line for _, line in block if HEADER.fullmatch(line)))
-    inside = (line.strip() for _, line in block if line.startswith(" "))
+    inside = [line.strip() for _, line in block if line.startswith(" ")]
     first = next((line for line in inside if line and not line.startswith("#")), "")
-    is_repro = header is not None and header.group(1) == "Repro"
-    return first.startswith("def forward(") or (is_repro and first.startswith("def __init__("))
+    made = (header is not None and header.group(1) == "Repro") or any(line.startswith(_LOADED) for line in inside)
+    return first.startswith("def forward(") or (made and first.startswith("def __init__("))
 
 
 def _whole(text: str) -> Callable[[], list[Line]]:

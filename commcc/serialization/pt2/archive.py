@@ -47,7 +47,7 @@ from commcc.serialization.pt2.schema import DTYPES, lookup
 from commcc.serialization.pt2.values import write_tensor
 from commcc.serialization.pt2.zip_files import ZipSink, open_zip
 from commcc.serialization.shapes import span
-from commcc.serialization.sources import finite_number, refuse_constant
+from commcc.serialization.sources import PICKLE, SAVED, finite_number, refuse_constant
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -141,6 +141,8 @@ def check_layout(source: ZipSource, *, trust: bool) -> Layout:
     """Find the model and check everything that would be carried over."""
     models = [match for name in source.entries if (match := _MODEL.fullmatch(name))]
     # Which of several would be meant cannot be said.
+    if not models and "data.pkl" in source.entries:
+        raise source.error(f"is {PICKLE}, not a graph", hint=SAVED)
     if len(models) != 1:
         what = "no models/*.json in the archive" if not models else f"{len(models)} models in the archive"
         raise source.error(what, hint="commcc reads files with one exported program, saved by PyTorch 2.8 or newer")
