@@ -292,7 +292,7 @@ def test_two_runs_give_the_same_bytes(folder, capsys):
 
 def test_hints_that_fit_nothing_are_said(folder, capsys):
     ok("lint", "fine.fx.txt", "--hint", "u9=512", "-q")
-    assert capsys.readouterr().err == "warning: hint 'u9' fits no size that is known only at run time\n"
+    assert capsys.readouterr().err == "warning: hint 'u9' fits no size that is known only at run time; there is none\n"
 
 
 def test_a_dump_without_shapes_is_told_to_have_them(folder, capsys):

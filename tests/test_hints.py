@@ -11,6 +11,7 @@ from commcc.cli.session import Session
 from commcc.graph.index import build_index
 from commcc.graph.index.hints import Hint, SizeHints
 from commcc.graph.memory import live_bytes
+from commcc.serialization import load
 from commcc.timing.cost import load_model
 from commcc.timing.simulate import Simulator, lower_bound
 from commcc.timing.snapshot import take
@@ -364,12 +365,39 @@ def said(hints, header=None):
 
 @pytest.mark.parametrize(
     ("pattern", "near"),
-    [("u00", " (did you mean 'u0'?)"), ("u10", " (did you mean 'u1'?)"), ("tokens", ""), ("s*", ""), ("u2", "")],
+    [
+        ("u00", " (did you mean 'u0'?)"),
+        ("u10", " (did you mean 'u1'?)"),
+        *((pattern, "; there are u0 and u1") for pattern in ("tokens", "s*", "u2")),
+    ],
 )
 def test_a_pattern_that_fits_nothing_is_said_with_the_nearest_name(pattern, near):
     """u2 and u3 are split sizes of what is sent: no size of a tensor, so nobody asks for them."""
     warned = [text for text in said({pattern: 5}).warnings if text.startswith("hint")]
     assert warned == [f"hint '{pattern}' fits no size that is known only at run time{near}"]
+
+
+def test_notes_and_warnings_name_the_sizes(tmp_path):
+    """Those that numbers stand for, with the numbers, and those that have none."""
+    assert said({}).notes[-1] == (
+        "2 sizes known only at run time: u0=6 and u1=6 (balanced over ranks); --hint SYMBOL=NUMBER sets them"
+    )
+    made = [f'    x{i}: "f32[u{i}, 4][4, 1]cpu" = torch.ops.aten.mm.default(p{i}, w)' for i in range(5)]
+    inputs = ", ".join(f'p{i}: "f32[u{i}, 4][4, 1]cpu"' for i in range(5))
+    text = [f'def forward(self, w: "f32[4, 4][4, 1]cpu", {inputs}):', *made, "    return (x0, x1, x2, x3, x4)\n"]
+    file = tmp_path / "g.fx.txt"
+    file.write_text("class GraphModule(torch.nn.Module):\n" + "\n".join(f"    {line}" for line in text))
+    notes = Notes()
+    notes.report_costs({}, take(load(file), load_model("h100")))
+    assert notes.warnings == [
+        "cost model: a size of aten.mm is known only at run time: priced by the bytes that are known; "
+        "give --hint SYMBOL=NUMBER for u0, u1, u2 and 2 more (5 times)"
+    ]
+    notes.report_costs({"u*": 4}, take(load(file), load_model("h100"), {"u*": 4}))
+    assert (
+        len(notes.warnings) == 1
+        and "5 sizes known only at run time: u0=4, u1=4, u2=4 and 2 more (given); " in (notes.notes[-1])
+    )
 
 
 def test_patterns_that_fit_are_not_warned_of():

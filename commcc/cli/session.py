@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from commcc.base.errors import OutputError, closest
 from commcc.base.files import same_file
 from commcc.base.options import options_of
-from commcc.base.text import escaped, json_text, one_line, without_commands
+from commcc.base.text import escaped, json_text, listed, one_line, without_commands
 from commcc.passes.options import applicable, build
 
 if TYPE_CHECKING:
@@ -270,15 +270,16 @@ class Session:
         What the model assumed is not said with ``--quiet``, unless the one line that it prints has times.
         """
         from commcc.report.documents import hints_note
-        from commcc.timing.snapshot import cost_warnings, hints_used
+        from commcc.timing.snapshot import cost_warnings, hints_used, sizes_without_hint
 
         used = hints_used(*snapshots)
-        note = hints_note({"source": hint.source} for hint in used)
+        note = hints_note(used)
         if note is not None:
             self.note(note)
         assumed = () if self.quiet and not brief_has_times else cost_warnings(*snapshots)
         arrivals = [snapshot.index.names[i] for snapshot in snapshots for i in snapshot.index.estimates.arrivals]
-        self.warn_of_costs(hints, [*(hint.symbol for hint in used), *arrivals], assumed)
+        symbols = [*(hint.symbol for hint in used), *sizes_without_hint(*snapshots), *arrivals]
+        self.warn_of_costs(hints, symbols, assumed)
 
     def warn_of_costs(self, hints: Mapping[str, int], symbols: Sequence[str], assumed: Iterable[str]) -> None:
         """Warn of hints that fit none of the symbols, and of what the cost model had to assume."""
@@ -288,7 +289,8 @@ class Session:
             if isinstance(of_config, dict) and pattern in of_config:
                 continue
             if not any(fnmatchcase(symbol, pattern) for symbol in symbols):
-                self.warn(f"hint '{pattern}' fits no size that is known only at run time{closest(pattern, symbols)}")
+                near = closest(pattern, symbols) or (f"; there are {listed(symbols)}" if symbols else "; there is none")
+                self.warn(f"hint '{pattern}' fits no size that is known only at run time{near}")
         for text in assumed:
             self.warn(f"cost model: {text}")
 

@@ -9,7 +9,6 @@ that were used). Times are milliseconds, exact to the nanosecond.
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from commcc.base.text import listed, plural
@@ -18,11 +17,12 @@ from commcc.timing.predict import milliseconds
 from commcc.timing.snapshot import hints_used
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from commcc.base.terms import Json
     from commcc.graph.collectives import Collective
     from commcc.graph.index import Tensor
+    from commcc.graph.index.hints import Hint
     from commcc.graph.program import Note
     from commcc.timing.predict import Prediction
     from commcc.timing.snapshot import Snapshot
@@ -147,10 +147,22 @@ def result_text(tensor: Tensor | None) -> str | None:
     return None if tensor is None else f"{tensor.dtype}[{', '.join(map(str, tensor.shape))}]"
 
 
-def hints_note(hints: Iterable[Mapping[str, Any]]) -> str | None:
-    """One line about the hints of a document: ``240 sizes known only at run time: balanced 240; ...``."""
-    sources = Counter(hint["source"] for hint in hints)
-    if not sources:
+#: Where numbers for sizes come from, in words.
+_SOURCES = {
+    "given": "given",
+    "file": "from the file",
+    "step": "from the other half of the step",
+    "balanced": "balanced over ranks",
+    "assumed": "assumed",
+}
+
+
+def hints_note(hints: Sequence[Hint]) -> str | None:
+    """One line: ``240 sizes known only at run time: u0=8, u1=8, u2=8 and 237 more (balanced over ranks); ...``."""
+    if not hints:
         return None
-    counted = ", ".join(f"{source} {number:,}" for source, number in sorted(sources.items()))
-    return f"{plural(sources.total(), 'size')} known only at run time: {counted}; --hint SYMBOL=NUMBER sets them"
+    by_source: dict[str, list[str]] = {}
+    for hint in hints:
+        by_source.setdefault(hint.source, []).append(f"{hint.symbol}={hint.value}")
+    named = ", ".join(f"{listed(by_source[source])} ({_SOURCES[source]})" for source in sorted(by_source))
+    return f"{plural(len(hints), 'size')} known only at run time: {named}; --hint SYMBOL=NUMBER sets them"

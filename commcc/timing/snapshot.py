@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from commcc.base.gc_pause import no_collection
+from commcc.base.text import listed, natural_key
 from commcc.graph.collectives import identify
 from commcc.graph.index import build_index
 from commcc.graph.metrics import GraphMetrics, measure
@@ -28,6 +29,11 @@ if TYPE_CHECKING:
     from commcc.graph.index.hints import Hint
     from commcc.graph.program import Program
     from commcc.timing.cost import CostModel
+
+
+#: What warnings of the cost model say about sizes, which know single ops only.
+_REMEDY = "give --hint"
+_SYMBOL = re.compile(r"\b[su]\d+\b")
 
 
 @dataclass(frozen=True)
@@ -70,11 +76,20 @@ def hints_used(*snapshots: Snapshot) -> tuple[Hint, ...]:
     return tuple(hints.values())
 
 
+def sizes_without_hint(*snapshots: Snapshot) -> tuple[str, ...]:
+    """Symbols in shapes of the graphs that no number stands for, in order of their names."""
+    shapes = (t.shape for snapshot in snapshots for t in snapshot.index.tensors if t is not None and t.symbolic)
+    names = {name for shape in shapes for size in shape if isinstance(size, str) for name in _SYMBOL.findall(size)}
+    return tuple(sorted(names - {hint.symbol for hint in hints_used(*snapshots)}, key=natural_key))
+
+
 def cost_warnings(*snapshots: Snapshot) -> tuple[str, ...]:
     """What the cost model had to assume, said once: a later graph's only if it is about something else."""
+    without = sizes_without_hint(*snapshots)
+    remedy = f"{_REMEDY} SYMBOL=NUMBER for {listed(without)}" if without else _REMEDY
     warnings: dict[str, str] = {}
     for snapshot in snapshots:
         for warning in snapshot.prediction.costs.warnings if snapshot.prediction is not None else ():
             # How often it was said differs from graph to graph and makes it no other warning.
-            warnings.setdefault(re.sub(r" \([\d,]+ times\)$", "", warning), warning)
+            warnings.setdefault(re.sub(r" \([\d,]+ times\)$", "", warning), warning.replace(_REMEDY, remedy))
     return tuple(warnings.values())
