@@ -204,3 +204,12 @@ def test_a_folder_of_debug_texts(graphs, tmp_path, capsys):
         "the folder itself is no graph; commcc inspect lists those in texts and folders below it; choose one, or all"
         in (capsys.readouterr().err)
     )
+
+
+def test_a_graph_that_is_refused_is_named(graphs, tmp_path, capsys):
+    (graphs / f"{NAMES[0]}.fx.txt.gz").unlink()
+    said = "ep-chunk: there is no exchange of tokens in this graph that could overlap: no all-to-all, and no annotation"
+    assert run(["run", str(graphs), "--preset", "ep-overlap", "-o", str(tmp_path / "out")]) == 2
+    assert f"{graphs / NAMES[1]}.fx.txt: {said}" in capsys.readouterr().err
+    assert run(["ep-overlap", f"{graphs / NAMES[1]}.fx.txt"]) == 2
+    assert f"commcc: error: {said} of expert parallelism; --preset auto overlaps all other" in capsys.readouterr().err

@@ -7,22 +7,24 @@ of PyTorch's often hold one graph several times; it is rewritten once.
 from __future__ import annotations
 
 import re
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from commcc.base.errors import EXIT_OK, InputError, OptionError, OutputError
+from commcc.base.errors import EXIT_OK, CommccError, InputError, OptionError, OutputError
 from commcc.base.files import GRAPH_FILES, output_folder, replace_text
 from commcc.base.text import plural
 from commcc.cli.stepping import Work
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from commcc.cli.rewriting import Request
     from commcc.cli.session import Session
     from commcc.graph.program import Program
     from commcc.run.pipeline import RunResult
+    from commcc.run.step import StepRun
 
 
 def graphs_in(path: str, output: str | None) -> dict[str, str]:
@@ -92,11 +94,15 @@ def rewrite_folder(session: Session, request: Request, graphs: Mapping[str, str]
             more = " and so on" if len(again) > 1 else ""
             session.warn(f"{len(again)} of {plural(len(graphs), 'graph')} left out: {name} is {other} once more{more}")
         work = Work(session, request, say)
-        steps = {(ahead, behind): work.both(programs[ahead], programs[behind]) for ahead, behind in pairs(programs)}
+        steps: dict[tuple[str, str], StepRun] = {}
         results: dict[str, RunResult] = {}
-        for (ahead, behind), both in steps.items():
+        for ahead, behind in pairs(programs):
+            with _about(f"{graphs[ahead]} and {graphs[behind]}"):
+                steps[ahead, behind] = both = work.both(programs[ahead], programs[behind])
             results |= {ahead: both.forward, behind: both.backward}
-        results |= {name: work.one(program) for name, program in programs.items() if name not in results}
+        for name in [name for name in programs if name not in results]:
+            with _about(graphs[name]):
+                results[name] = work.one(programs[name])
         places.make()
         notes = [note for program in programs.values() for note in program.notes]
         for name in programs:
@@ -111,6 +117,16 @@ def rewrite_folder(session: Session, request: Request, graphs: Mapping[str, str]
     document = report.foldered(request.graph, places.said(graphs), ordered, steps, extras.said)
     session.emit(document, brief=[str(places.outputs[name]) for name in programs], view=report.view)
     return EXIT_OK
+
+
+@contextmanager
+def _about(graph: str) -> Iterator[None]:
+    """Errors of the block say which graph of the folder they are about."""
+    try:
+        yield
+    except CommccError as error:
+        where = graph if error.where is None else f"{graph}: {error.where}"
+        raise type(error)(error.what, where=where, hint=error.hint) from error
 
 
 @dataclass(frozen=True)

@@ -33,20 +33,28 @@ def roots_of(view: View, patterns: Sequence[str]) -> Roots:
     modules = [note.module for note in view.notes if note.module]
     # A graph without paths has modules that its exchanges tell, and patterns of paths have nothing to name.
     nameless = not any(view.index.modules)
+    selection = entries_of((f"{NAME}.*",) if nameless else tuple(patterns), modules)
+    everywhere = range(len(view.index))
+    if (selection.problems or not modules) and not any(view.exchanges(n) or _is_marked(view, n) for n in everywhere):
+        raise OptionError(
+            "there is no exchange of tokens in this graph that could overlap: no all-to-all, and no annotation of "
+            "expert parallelism",
+            where="ep-chunk",
+            hint="--preset auto overlaps all other collectives",
+        )
     if nameless and not modules:
         raise OptionError(
             "no node has a module path, and the structure of the graph does not tell where modules that exchange begin",
             where="ep-chunk",
             hint="dump it with module_fqn or nn_module_stack",
         )
-    selection = entries_of((f"{NAME}.*",) if nameless else tuple(patterns), modules)
     if selection.problems:
         raise OptionError("; ".join(selection.problems), where="ep-chunk", hint=_exchanging(view))
     named = [root for entry in selection.entries for root in entry.roots]
     exchanging = _with(view, named, view.exchanges)
-    annotated = not exchanging and not any(map(view.exchanges, range(len(view.index))))
+    annotated = not exchanging and not any(map(view.exchanges, everywhere))
     if annotated:
-        exchanging = _with(view, named, lambda node: bool(view.notes[node].part or view.notes[node].exchange))
+        exchanging = _with(view, named, lambda node: _is_marked(view, node))
     if not exchanging:
         gathering = _with(view, named, lambda node: _gathers_tokens(view, node))
         more = f" and {len(named) - 3} others" if len(named) > 3 else ""
@@ -68,6 +76,11 @@ def _exchanging(view: View) -> str:
         return "'commcc inspect' lists the modules"
     more = f" and {len(names) - 3} others" if len(names) > 3 else ""
     return f"tokens are exchanged in {', '.join(names[:3])}{more}: name these, or modules around them"
+
+
+def _is_marked(view: View, node: int) -> bool:
+    """Whether an annotation says that a node has to do with expert parallelism."""
+    return bool(view.notes[node].part or view.notes[node].exchange)
 
 
 def _gathers_tokens(view: View, node: int) -> bool:
