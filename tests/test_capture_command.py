@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -470,3 +473,21 @@ def test_wrong_options(given, words, tmp_path, capsys):
     error = capsys.readouterr().err
     assert re.search(words, error)
     assert len(error.splitlines()) == 1
+
+
+def test_doctor_without_pytorch(tmp_path):
+    """What is there is said all the same, in a process that finds no PyTorch."""
+    (tmp_path / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')\n")
+    command = [sys.executable, "-m", "commcc", "doctor", "--json"]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and done.stderr == ""
+    checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
+    assert checks["PyTorch"]["text"] == "not installed; pip install 'torch>=2.11'"
+    assert checks["Inductor on the CPU"]["good"] in (True, False) and checks["numpy"]["text"][0].isdigit()
+    assert checks["commcc.inductor_pass"] == {
+        "about": "hooks",
+        "name": "commcc.inductor_pass",
+        "good": False,
+        "text": "needs PyTorch",
+    }

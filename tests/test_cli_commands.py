@@ -167,7 +167,13 @@ def test_the_input_is_never_overwritten(command, name, graph, capsys, monkeypatc
 
 @pytest.mark.parametrize(
     ("target", "words"),
-    [("x.onnx", ".pt2"), ("x", ".fx.txt"), ("no/such/x.fx.txt", "no/such"), (".", "extension"), ("d.pt2", "folder")],
+    [
+        ("x.onnx", ".pt2"),
+        ("x", ".fx.txt"),
+        ("g.fx.txt/x.fx.txt", "not a folder"),
+        (".", "extension"),
+        ("d.pt2", "folder"),
+    ],
 )
 def test_outputs_that_cannot_be_written_are_refused_first(target, words, graph, capsys, monkeypatch):
     monkeypatch.chdir(graph.parent)

@@ -135,10 +135,26 @@ def test_dumps_of_every_graph(graph, capsys):
 
 
 @pytest.mark.parametrize(
-    ("folder", "words"), [("g.fx.txt", "not a folder"), ("no/such", "does not exist")], ids=["file", "nested"]
+    ("folder", "words"),
+    [("g.fx.txt", "not a folder"), ("g.fx.txt/such", "'g.fx.txt' is not a folder")],
+    ids=["file", "nested"],
 )
 def test_dumps_that_have_no_place(folder, words, graph, capsys):
     assert words in refused(capsys, "run", graph, "--passes", "tag", "--dump-after-each", folder)
+    assert files(Path()) == {"g.fx.txt"}
+
+
+def test_folders_of_outputs_are_made(graph):
+    outputs = ["-o", "out/a/o.fx.txt", "--plan-out", "out/b/p.yaml", "--dump-after-each", "out/c/dumps"]
+    ok("run", graph, "--passes", "tag", *outputs, "-q")
+    assert files(Path("out/a")) == {"o.fx.txt"} and files(Path("out/b")) == {"p.yaml"}
+    assert files(Path("out/c/dumps")) == {"01-tag.fx.txt"}
+
+
+def test_no_folder_is_made_for_what_fails(graph, capsys):
+    refused(
+        capsys, "run", graph, "--passes", "bucket{max_topo_span=0}", "--expect-change", "-o", "out/o.fx.txt", code=1
+    )
     assert files(Path()) == {"g.fx.txt"}
 
 

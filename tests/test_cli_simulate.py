@@ -139,7 +139,7 @@ def test_trace(name, graph, capsys):
     [
         ("--trace", "x.txt", "use .json, .json.gz"),
         ("--trace", "x", "unknown extension"),
-        ("--trace", "no/such/x.json", "folder 'no/such' does not exist"),
+        ("--trace", "g.fx.txt/x.json", "'g.fx.txt' is not a folder; choose another with --trace"),
         ("--trace", "d.json", "is a folder"),
         ("--trace", "run.json", "would overwrite the input"),
         ("--trace", "link.json", "would overwrite the input"),

@@ -459,10 +459,12 @@ def test_failure_leaves_nothing_behind(graph_file, tmp_path, monkeypatch):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["g.fx.txt", "out.fx.txt"]
 
 
-def test_missing_folder_and_folder_as_target(graph_file, tmp_path):
+def test_missing_folders_are_made_and_a_folder_is_no_target(graph_file, tmp_path):
     program = load(graph_file)
-    with pytest.raises(OutputError, match="its folder does not exist"):
-        save(program, tmp_path / "new" / "a.txt")
+    save(program, tmp_path / "new" / "folder" / "a.txt")
+    assert names(load(tmp_path / "new" / "folder" / "a.txt")) == names(program)
+    with pytest.raises(OutputError, match=r"a\.txt' is not a folder; choose another name"):
+        save(program, tmp_path / "new" / "folder" / "a.txt" / "b.txt")
     (tmp_path / "d.txt").mkdir()
     with pytest.raises(OutputError, match="is a folder"):
         save(program, tmp_path / "d.txt")

@@ -57,7 +57,7 @@ MISTAKES = {
     "simulate wide.fx.txt": "all tensors together hold 7,105.4 PiB: too much to simulate",
     "bucket g.fx.txt -o g.fx.txt": "would overwrite the input; choose another name with -o",
     "bucket g.fx.txt -o ''": "the name is empty",
-    "bucket g.fx.txt -o none/o.fx.txt": "folder 'none' does not exist; make it first",
+    "bucket g.fx.txt -o g.fx.txt/o.fx.txt": "'g.fx.txt' is not a folder; choose another with -o",
     "bucket g.fx.txt -o locked/o.fx.txt": "folder 'locked' cannot be written; choose another with -o",
     "bucket g.fx.txt -o o.xyz": "unknown extension; use .fx.txt",
     "bucket g.fx.txt --bucket-cap-mb 25MB": "bucket_cap_mb: expected auto or a number without a unit, got '25MB'",

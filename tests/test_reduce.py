@@ -65,7 +65,8 @@ def test_agreement_is_said_and_nothing_is_written(pair, capsys):
     said = refused(capsys, "reduce", "before.fx.txt", "before.fx.txt", "-o", "small", code=1)
     assert "do not contradict each other: verify says proved, the numbers are equal; nothing was written" in said
     assert "is not a folder" in refused(capsys, "reduce", "before.fx.txt", "after.fx.txt", "-o", "after.fx.txt")
-    assert "does not exist" in refused(capsys, "reduce", "before.fx.txt", "after.fx.txt", "-o", "no/where")
+    inside = refused(capsys, "reduce", "before.fx.txt", "after.fx.txt", "-o", "after.fx.txt/where")
+    assert "'after.fx.txt' is not a folder" in inside
     assert not (pair / "small").exists()
 
 

@@ -88,7 +88,7 @@ def test_what_trains_sees_the_graphs_that_were_captured(level, words, graphs, tm
     [
         (["-o", "out.pt2"], "-o of a folder of graphs is a folder"),
         (["--plan-out", "p.yaml"], "--plan-out of a folder of graphs is a folder"),
-        (["-o", "not/there"], "does not exist"),
+        (["-o", "graphs/tiny_llama_fsdp2_fw.fx.txt/out"], "_fw.fx.txt' is not a folder; choose another with -o"),
         (["-o", "locked/out"], "locked/out: cannot be written; choose another with -o"),
         (["--plan-out", "locked/plan"], "locked/plan: cannot be written; choose another with --plan-out"),
         (["-o", "graphs"], "would overwrite the input"),

@@ -96,7 +96,7 @@ def test_nothing_is_stored_of_what_is_proved(tmp_path, capsys):
     assert files(tmp_path) == {"g.fx.txt", "g.bucket.fx.txt"}
 
 
-@pytest.mark.parametrize(("folder", "words"), [("g.fx.txt", "not a folder"), ("no/such", "does not exist")])
+@pytest.mark.parametrize(("folder", "words"), [("g.fx.txt", "not a folder"), ("g.fx.txt/such", "is not a folder")])
 def test_repro_needs_a_folder(folder, words, tmp_path, capsys):
     (tmp_path / "g.fx.txt").write_text(FSDP)
     assert words in refused(capsys, "bucket", tmp_path / "g.fx.txt", "--repro", tmp_path / folder)

@@ -6,8 +6,8 @@ The content goes to a file without a name in the same folder, which gets a tempo
 then renamed: a reader sees the old content or the new one, whatever happens in between (a full disk, a kill, another
 process that writes the same file), and a failure leaves neither a half file nor a temporary one.
 
-Limits: folders are not made. Where the file system has no files without names, the temporary name is there from the
-start, and a kill leaves it behind; so does one in the instant between naming and renaming.
+Folders that are missing on the way are made. Limits: where the file system has no files without names, the temporary
+name is there from the start, and a kill leaves it behind; so does one in the instant between naming and renaming.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ def replace_file(target: Path, write: Callable[[BinaryIO], T]) -> T:
     try:
         if destination.exists() and not destination.is_file():
             raise OutputError("is not a regular file", where=str(target), hint="name another file")
+        destination.parent.mkdir(parents=True, exist_ok=True)
         with _create(temporary) as stream:
             result = write(stream)
             stream.flush()
@@ -69,11 +70,18 @@ def output_folder(folder: str | Path, hint: str) -> Path:
     path = Path(folder)
     if path.exists() and not path.is_dir():
         raise OutputError("is not a folder", where=str(folder), hint=hint)
-    if not path.parent.is_dir():
-        raise OutputError(f"folder '{path.parent}' does not exist", where=str(folder), hint="make it first")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise OutputError("cannot be written", where=str(folder), hint=hint)
+    check_folder(path, str(folder), hint)
     return path
+
+
+def check_folder(folder: Path, where: str, hint: str) -> None:
+    """Refuse a folder that could not be made, or in which nothing could be written, before any work is done."""
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    if not there.is_dir():
+        raise OutputError(f"'{there}' is not a folder", where=where, hint=hint)
+    if not os.access(there, os.W_OK):
+        what = "cannot be written" if str(folder) == where else f"folder '{folder}' cannot be written"
+        raise OutputError(what, where=where, hint=hint)
 
 
 def same_file(target: Path, source: Path) -> bool:

@@ -101,7 +101,7 @@ def trace_folder(path: str) -> Path:
     """A folder for traces, made if it is not there."""
     folder = Path(path).absolute()
     try:
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         what = "is a file" if folder.exists() else f"cannot be made: {error.strerror or error}"
         raise OutputError(what, where=path, hint="name a folder with --trace") from None

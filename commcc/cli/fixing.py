@@ -76,7 +76,7 @@ class Fixing:
                 hint = "nothing was written; name all ranks of a run together, or run the passes by hand"
                 raise FindingError(f"--fix would cause errors of {', '.join(sorted(worse))}", hint=hint)
             if self.folder is not None:
-                self.folder.mkdir(exist_ok=True)
+                self.folder.mkdir(parents=True, exist_ok=True)
             for fix in fixes:
                 self._write(fix)
         return fixes

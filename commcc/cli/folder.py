@@ -165,7 +165,7 @@ class _Places:
 
     def make(self) -> None:
         for folder in filter(None, (self.folder, self.plan_folder)):
-            folder.mkdir(exist_ok=True)
+            folder.mkdir(parents=True, exist_ok=True)
 
     def said(self, graphs: Mapping[str, str]) -> dict[str, dict[str, str | None]]:
         """For the document, by graph: input, output and plan."""

@@ -49,7 +49,7 @@ def reduce(session: Session, /, before: str, after: str, output: str, tries: int
             raise FindingError(f"the two do not contradict each other: {said}", hint="nothing was written")
         say("reducing")
         small = shrunk(*pair, run, opinion, tries)
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         paths = [folder / f"{which}.fx.txt" for which in ("before", "after")]
         for program, path in zip(small, paths, strict=True):
             save(program, path)

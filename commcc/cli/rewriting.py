@@ -197,7 +197,7 @@ class Dumps:
         """Write what a pass made, with ``.dropped`` in its name if it was not kept."""
         from commcc import serialization
 
-        self.folder.mkdir(exist_ok=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / self._name(number, step.name, step.dropped is not None)
         if path.exists():
             self.session.output(str(path), _EXTENSIONS, _DUMP_FLAG)

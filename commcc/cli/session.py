@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from commcc.base.errors import OutputError, closest
-from commcc.base.files import same_file
+from commcc.base.files import check_folder, same_file
 from commcc.base.options import options_of
 from commcc.base.text import escaped, json_text, listed, one_line, without_commands
 from commcc.passes.options import applicable, build
@@ -176,12 +176,7 @@ class Session:
                 raise OutputError("would overwrite the input", where=path, hint=f"choose another name with {flag}")
         if target.is_dir():
             raise OutputError("is a folder", where=path, hint=f"name a file with {flag}")
-        if not target.parent.is_dir():
-            raise OutputError(f"folder '{target.parent}' does not exist", where=path, hint="make it first")
-        if not os.access(target.parent, os.W_OK):
-            raise OutputError(
-                f"folder '{target.parent}' cannot be written", where=path, hint=f"choose another with {flag}"
-            )
+        check_folder(target.parent, path, f"choose another with {flag}")
         return target
 
     def report_file(self, path: str | None, extensions: Sequence[str], flag: str) -> Path | None:

@@ -40,7 +40,7 @@ def simulate_all(session: Session, graph: str, items: Sequence[Item], request: R
     if folder.exists() and not folder.is_dir():
         raise OutputError("is a file, and pages of graphs go into a folder of that name", where=str(folder))
     new = not output_folder(folder, "choose another with --html").exists()
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     with session.working("loading PyTorch") as say:
         entries = []
         for number, item in enumerate(items, 1):

@@ -109,5 +109,5 @@ def _target(session: Session, request: Request, graph: str) -> Path:
     hint = "-o of a forward and a backward is a folder"
     if folder.suffix and not folder.is_dir():
         raise OutputError("is not a folder", where=request.output, hint=hint)
-    output_folder(folder, hint if folder.exists() else "choose another with -o").mkdir(exist_ok=True)
+    output_folder(folder, hint if folder.exists() else "choose another with -o").mkdir(parents=True, exist_ok=True)
     return session.output(str(Path(request.output) / usual.name), serialization.EXTENSIONS)

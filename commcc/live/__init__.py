@@ -13,7 +13,22 @@ they have made (:mod:`commcc.live.agreement`).
 
 from __future__ import annotations
 
-from commcc.live.backends import backend, inductor_pass
-from commcc.live.rewriting import GraphPass, graph_pass
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from commcc.live.backends import backend, inductor_pass
+    from commcc.live.rewriting import GraphPass, graph_pass
 
 __all__ = ["GraphPass", "backend", "graph_pass", "inductor_pass"]
+#: `commcc doctor` looks at a machine that may have no PyTorch, which these need.
+_HOMES = {
+    **dict.fromkeys(("backend", "inductor_pass"), "commcc.live.backends"),
+    **dict.fromkeys(("GraphPass", "graph_pass"), "commcc.live.rewriting"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'commcc.live' has no attribute '{name}'")
+    return getattr(importlib.import_module(_HOMES[name]), name)

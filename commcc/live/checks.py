@@ -2,7 +2,8 @@
 
     checks = all_checks()         # [..., Check("hooks", "commcc.inductor_pass", True, "CustomGraphPass, ..."), ...]
 
-Nothing is compiled, and no process group is made. Limits: that a hook is there does not say that it is called.
+Nothing is compiled, and no process group is made. Without PyTorch the rest is said all the same.
+Limits: that a hook is there does not say that it is called.
 """
 
 from __future__ import annotations
@@ -16,13 +17,11 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import torch
-import torch.distributed as dist
-
 import commcc
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from types import ModuleType
 
 #: Private or new parts of PyTorch that commcc builds on, by what needs them.
 _PARTS: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -62,6 +61,9 @@ _PARTS: tuple[tuple[str, tuple[str, ...]], ...] = (
 )
 
 
+_NEEDED = "needs PyTorch"
+
+
 @dataclass(frozen=True)
 class Check:
     """One line. good: None for what is only told."""
@@ -74,23 +76,37 @@ class Check:
 
 def all_checks() -> list[Check]:
     """Versions, then devices, then hooks, then what works."""
-    return [*_versions(), *_devices(), *_hooks(), *_works()]
+    try:
+        import torch
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        return [*_versions(None), Check("devices", "CPU", None, _cores()), *_hooks(None), *_works(None)]
+    return [*_versions(torch), *_devices(torch), *_hooks(torch), *_works(torch)]
 
 
-def _versions() -> Iterator[Check]:
+def _versions(torch: ModuleType | None) -> Iterator[Check]:
     yield Check("versions", "commcc", None, commcc.__version__)
     yield Check("versions", "Python", None, f"{platform.python_version()} on {platform.system()} {platform.machine()}")
-    built = f"built with CUDA {torch.version.cuda}" if torch.version.cuda else "built without CUDA"
-    new = tuple(map(int, torch.__version__.split("+")[0].split(".")[:2])) >= (2, 11)
-    old = "" if new else "; 2.11 or later is needed"
-    yield Check("versions", "PyTorch", new, f"{torch.__version__}, {built}{old}")
+    if torch is None:
+        yield Check("versions", "PyTorch", False, "not installed; pip install 'torch>=2.11'")
+    else:
+        built = f"built with CUDA {torch.version.cuda}" if torch.version.cuda else "built without CUDA"
+        new = tuple(map(int, torch.__version__.split("+")[0].split(".")[:2])) >= (2, 11)
+        old = "" if new else "; 2.11 or later is needed"
+        yield Check("versions", "PyTorch", new, f"{torch.__version__}, {built}{old}")
     installed = {package.metadata["Name"].lower(): package.version for package in importlib.metadata.distributions()}
     for name in ("numpy", "llvmlite", "triton"):
         yield Check("versions", name, None, installed.get(name, "not installed"))
 
 
-def _devices() -> Iterator[Check]:
-    yield Check("devices", "CPU", None, f"{os.cpu_count()} cores, {torch.get_num_threads()} used by PyTorch")
+def _cores() -> str:
+    return f"{os.cpu_count()} cores"
+
+
+def _devices(torch: ModuleType) -> Iterator[Check]:
+    dist = importlib.import_module("torch.distributed")
+    yield Check("devices", "CPU", None, f"{_cores()}, {torch.get_num_threads()} used by PyTorch")
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     names = sorted({torch.cuda.get_device_name(i) for i in range(count)})
     yield Check("devices", "GPU", None, f"{count} x {', '.join(names)}" if count else "none")
@@ -106,8 +122,11 @@ def _devices() -> Iterator[Check]:
     yield Check("devices", "process groups", bool(there), ", ".join(there) or "none")
 
 
-def _hooks() -> Iterator[Check]:
+def _hooks(torch: ModuleType | None) -> Iterator[Check]:
     for name, parts in _PARTS:
+        if torch is None:
+            yield Check("hooks", name, False, _NEEDED)
+            continue
         lost = list(_missing(parts))
         text = f"this PyTorch has no {', '.join(lost)}" if lost else ", ".join(part.partition(":")[2] for part in parts)
         yield Check("hooks", name, not lost, text)
@@ -128,7 +147,7 @@ def _missing(parts: Iterable[str]) -> Iterator[str]:
             yield f"{module}.{name}"
 
 
-def _works() -> Iterator[Check]:
+def _works(torch: ModuleType | None) -> Iterator[Check]:
     compiler = next(filter(None, map(shutil.which, (os.environ.get("CXX", "g++"), "clang++", "cl"))), None)
     yield Check(
         "works here",
@@ -136,7 +155,10 @@ def _works() -> Iterator[Check]:
         compiler is not None,
         compiler or "no C++ compiler; install one, or use inner='aot_eager'",
     )
-    gpu = torch.cuda.is_available()
+    if torch is None:
+        yield Check("works here", "commcc bench on ranks", False, _NEEDED)
+        return
+    dist, gpu = importlib.import_module("torch.distributed"), torch.cuda.is_available()
     yield Check(
         "works here",
         "Inductor on a GPU",

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from commcc.base.text import listed, plural
 from commcc.base.text import milliseconds as text_of_ms
 from commcc.timing.predict import milliseconds
-from commcc.timing.snapshot import hints_used
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -42,6 +41,8 @@ def notes_json(notes: Iterable[Note]) -> list[Json]:
 
 def costs(*snapshots: Snapshot) -> dict[str, Json]:
     """``cost_model`` and ``hints``; what each source priced is that of the last graph."""
+    from commcc.timing.snapshot import hints_used  # PyTorch comes with it, and `commcc doctor` is to work without
+
     prediction = snapshots[-1].prediction
     hints: list[Json] = [{"symbol": h.symbol, "value": h.value, "source": h.source} for h in hints_used(*snapshots)]
     return {"cost_model": None if prediction is None else prediction.model_json(), "hints": hints}

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commcc.base.errors import OutputError
-from commcc.base.files import replace_text
+from commcc.base.files import check_folder, replace_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,15 +28,14 @@ class Repros:
         self.folder, self.tell = Path(folder), tell
         if self.folder.exists() and not self.folder.is_dir():
             raise OutputError("is not a folder", where=folder, hint="name one with --repro")
-        if not self.folder.parent.is_dir():
-            raise OutputError(f"folder '{self.folder.parent}' does not exist", where=folder)
+        check_folder(self.folder, folder, "name another with --repro")
 
     def write(self, number: int, name: str, pair: tuple[Program, Program], verdict: Verdict) -> None:
         """Store the pair of one pass."""
         from commcc.serialization import save
         from commcc.verify import reduced
 
-        self.folder.mkdir(exist_ok=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
         stem = f"{number:02}-{name}"
         small = reduced(*pair)
         for which, program in zip(("before", "after"), small, strict=True):

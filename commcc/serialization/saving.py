@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from commcc.base.errors import OutputError
-from commcc.base.files import replace_file, same_file
+from commcc.base.files import check_folder, replace_file, same_file
 
 if TYPE_CHECKING:
     from commcc.graph.program import Note, Program
@@ -33,7 +33,7 @@ _KNOWN_INPUTS = (*_TEXT, ".pt2", ".fx.py", ".py", ".py.gz", ".log", ".log.gz", "
 def save(program: Program, path: str | Path) -> tuple[Note, ...]:
     """Write ``program`` to ``path``; the notes say what its format could not hold.
 
-    Raises :class:`OutputError` for an unknown extension, a missing folder, the program's own source, and
+    Raises :class:`OutputError` for an unknown extension, the program's own source, and
     for what the system refuses.
     """
     target = Path(path)
@@ -43,8 +43,7 @@ def save(program: Program, path: str | Path) -> tuple[Note, ...]:
     where = str(target)
     if target.is_dir():
         raise OutputError("is a folder", where=where, hint="name a file in it")
-    if not target.parent.is_dir():
-        raise OutputError("its folder does not exist", where=where, hint=f"make {target.parent} first")
+    check_folder(target.parent, where, "choose another name")
     # A device or a pipe cannot be replaced.
     if target.exists() and not target.is_file():
         raise OutputError("is not a regular file", where=where, hint="choose another name")
