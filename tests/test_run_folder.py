@@ -19,6 +19,8 @@ from commcc.graph.structure import structure_of
 from commcc.live import graph_pass
 from commcc.run.step import pairs
 from commcc.serialization import list_graphs, load, save
+from commcc.timing.cost import load_model
+from commcc.timing.snapshot import take
 from tests.test_live import ROOT, elsewhere, sample
 from tests.torch_passes import groups_of
 
@@ -49,6 +51,14 @@ def test_a_folder_of_graphs(graphs, tmp_path, capsys):
     ]
     assert document["verified"] == "proved" and document["plan_out"] == str(plan)
     assert sorted(path.name for path in plan.iterdir()) == [f"{name}.yaml" for name in sorted(names)]
+    # The halves of the step have its peak, the other graph its own, as `commcc inspect` says it.
+    assert [each["peak_of"] for each in document["graphs"]] == ["graph", "step", "step"]
+    assert all(each["memory_budget_bytes"] >= each["after"]["peak_bytes"] for each in document["graphs"])
+    alone = [take(load(each["input"]), load_model("h100")).to_json() for each in document["graphs"]]
+    same = [
+        here["peak_bytes"] == each["before"]["peak_bytes"] for here, each in zip(alone, document["graphs"], strict=True)
+    ]
+    assert same == [True, False, True]
     step = document["steps"][0]
     assert step["after"]["step_ms"] < step["before"]["step_ms"]
     for each in document["graphs"]:
@@ -106,6 +116,14 @@ def test_what_a_folder_cannot_be_asked(more, words, graphs, tmp_path, capsys, mo
     error = capsys.readouterr().err
     assert words in error and error.count("\n") == 1
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_the_table_says_what_peaks_are_of_and_the_budget(graphs, tmp_path, capsys):
+    assert run(["run", str(graphs), "--passes", "reorder{memory_budget=1}", "-o", str(tmp_path / "out")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "peak memory" in lines[0] and "budget" in lines[0]
+    rows = [line for line in lines if line.startswith("tiny_llama")]
+    assert len(rows) == 2 and all("KiB in the step" in row and "1.0 GiB" in row for row in rows)
 
 
 def test_pairs():

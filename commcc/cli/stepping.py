@@ -35,6 +35,7 @@ def rewrite_step(session: Session, request: Request, backward: str) -> int:
         from commcc import serialization
         from commcc.report import rewriting as report
         from commcc.report.stepping import stepping, view
+        from commcc.report.tuning import memory_of
 
         targets = [_target(session, request, graph) for graph in (request.graph, backward)]
         if targets[0] == targets[1]:
@@ -53,7 +54,7 @@ def rewrite_step(session: Session, request: Request, backward: str) -> int:
             session.warn(warning)
     session.report_costs(request.hints, both.first, both.last)
     documents = [
-        report.rewriting("run", (graph, str(target)), result, gone, extras.said)
+        report.rewriting("run", (graph, str(target)), result, gone, {**extras.said, **memory_of(result, in_step=True)})
         for graph, target, result, gone in zip(
             (request.graph, backward), targets, (both.forward, both.backward), lost, strict=True
         )

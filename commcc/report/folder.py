@@ -10,7 +10,7 @@ from rich.text import Text
 from commcc.report.documents import costs, document
 from commcc.report.metrics import compare, costed_by
 from commcc.report.rewriting import rewriting, verdict
-from commcc.report.tuning import graphs_table, line
+from commcc.report.tuning import graphs_table, line, memory_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,9 +31,11 @@ def foldered(
 ) -> dict[str, Json]:
     """The document. places: input, output and plan of each graph. steps: by forward and backward."""
     graphs: list[Json] = []
+    halves = {name for pair in steps for name in pair}
     for name, result in results.items():
         files = (str(places[name]["input"]), str(places[name]["output"]))
-        graphs.append({"graph": name, **rewriting("run", files, result, (), {"plan_out": places[name]["plan"]})})
+        more = {"plan_out": places[name]["plan"], **memory_of(result, in_step=name in halves)}
+        graphs.append({"graph": name, **rewriting("run", files, result, (), more)})
     proved = all(result.verified == "proved" for result in results.values())
     plans = next((place["plan"] for place in places.values()), None)
     plan_out = None if plans is None else str(Path(plans).parent)

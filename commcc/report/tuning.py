@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from commcc.base.text import change, least_size, milliseconds
+from commcc.base.text import change, least_size, milliseconds, size
 from commcc.report.console import make_table
 from commcc.report.documents import costs, document
 
@@ -35,6 +35,7 @@ def tuning(
             "plan": said["plan"],
             "changed": result.changed,
             "verified": result.verified,
+            **memory_of(result, in_step=False),
             "before": result.first.to_json(),
             "after": result.last.to_json(),
         }
@@ -62,11 +63,22 @@ def line(level: str, folder: str) -> str:
     return f"model = torch.compile(model, backend=commcc.backend(plan={folder!r}{inner}))"
 
 
+def memory_of(result: RunResult, *, in_step: bool) -> dict[str, Json]:
+    """What the peaks of ``before`` and ``after`` are of, and what the passes let the graph take at most.
+
+    in_step: the graph is half of a step, and what the step holds besides counts as long as it is held.
+    """
+    budgets = [step.report.get("memory_budget_bytes") for step in result.steps]
+    known = [budget for budget in budgets if isinstance(budget, int)]
+    return {"peak_of": "step" if in_step else "graph", "memory_budget_bytes": max(known, default=None)}
+
+
 def graphs_table(graphs: Sequence[Mapping[str, Any]]) -> Table:
     """A row for each graph: what it launches, takes and needs, before and after."""
-    table = make_table(
-        "", "graph", "launches", "step time", "", "exposed", "peak memory", "", numbers=("launches", "step time")
-    )
+    limited = any(graph["memory_budget_bytes"] is not None for graph in graphs)
+    within = ("budget",) if limited else ()
+    numbers = ("launches", "step time")
+    table = make_table("", "graph", "launches", "step time", "", "exposed", "peak memory", *within, "", numbers=numbers)
     for graph in graphs:
         before, after = graph["before"], graph["after"]
         counts = [sum(side["collectives"].values()) for side in (before, after)]
@@ -77,7 +89,8 @@ def graphs_table(graphs: Sequence[Mapping[str, Any]]) -> Table:
             f"{milliseconds(steps[0])} -> {milliseconds(steps[1])}",
             change(steps[0], steps[1]),
             f"{milliseconds(before.get('exposed_ms'))} -> {milliseconds(after.get('exposed_ms'))}",
-            " -> ".join(map(_peak, (before, after))),
+            " -> ".join(map(_peak, (before, after))) + (" in the step" if graph["peak_of"] == "step" else ""),
+            *([size(graph["memory_budget_bytes"])] if limited else []),
             "proved" if graph["verified"] == "proved" else "NOT PROVED",
         )
     return table
