@@ -34,6 +34,7 @@ WORDS = {
     "shape_unknown": "the shape of '{node}' is not known",
     "symbolic": "the size of '{node}' is symbolic ({symbols})",
     "empty": "is empty",
+    "uneven": "'{node}' has {rows} rows, which {ranks} ranks cannot share evenly",
     "not_contiguous": "its result is not contiguous",
     "alone": "alone in its bucket (closed for {closed_by})",
     "alone_at_end": "alone in its bucket (no more candidates)",

@@ -117,6 +117,10 @@ def _bad_shape(index: GraphIndex, collective: Collective) -> Reason | None:
             return Reason.of("symbolic", node=index.names[node], symbols=symbols)
         if not tensor.numel:
             return Reason.of("empty")
+        rows, ranks = tensor.shape[0] if tensor.shape else 1, collective.group_size or 1
+        scattered = collective.kind is Kind.REDUCE_SCATTER and node not in collective.waits
+        if scattered and isinstance(rows, int) and rows % ranks:
+            return Reason.of("uneven", node=index.names[node], rows=rows, ranks=ranks)
     if not all(tensor is None or tensor.contiguous for tensor in (index.tensors[w] for w in collective.waits)):
         return Reason.of("not_contiguous")
     return None
