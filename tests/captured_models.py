@@ -301,6 +301,24 @@ def bincount(mesh):
     return commcc.shard(Counts(lambda chosen: torch.bincount(chosen, minlength=8)), mesh["dp"]), batch()[:1]
 
 
+def step_without_gradients(mesh):
+    model, group = Model(), mesh["dp"].get_group().group_name
+
+    def evaluate(x, labels):
+        with torch.no_grad():
+            return funcol.all_reduce(model(x, labels), "avg", group)
+
+    return evaluate, batch()
+
+
+def offloaded(mesh):
+    from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
+
+    model = nn.Linear(WIDTH, WIDTH)
+    fully_shard(model, mesh=mesh["dp"], offload_policy=CPUOffloadPolicy())
+    return model, batch()[:1]
+
+
 def step_of_meta(mesh):
     with torch.device("meta"):
         model = nn.Linear(WIDTH, WIDTH)

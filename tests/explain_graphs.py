@@ -48,6 +48,7 @@ class Graph(IndexMaker):
         self.kinds: dict[int, Kind] = {}
         self.roles: dict[int, Role] = {}
         self.latency: dict[int, int] = {}
+        self.merged: dict[int, tuple[str, ...]] = {}
 
     def mm(self, name, ns, *preds, size=0):
         """A compute node."""
@@ -82,7 +83,7 @@ class Graph(IndexMaker):
         launches = {n: replace(launch, kind=self.kinds.get(n, launch.kind)) for n, launch in made.launches.items()}
         names = tuple(self.named.get(n, f"n{n}") for n in range(len(made)))
         compute = tuple(n in self.compute for n in range(len(made)))
-        return replace(made, names=names, compute=compute, launches=launches)
+        return replace(made, names=names, compute=compute, launches=launches, merged_from=self.merged)
 
     def ident(self):
         index = self.index()

@@ -358,6 +358,10 @@ def test_doctor(capsys, monkeypatch):
         ("stage", r"stage: .*no collectives; messages \(isend\) are in no graph, but between them; capture"),
         ("bincount", r"captured_models.py:\d+: .*capture_dynamic_output_shape_ops = True in the file, and in the job$"),
         ("step_of_meta", r"captured_models.py:\d+: .*; is a model on the meta device"),
+        (
+            "offloaded",
+            r"captured_models.py:\d+: .*_pin_memory.*; memory is pinned, .*CPUOffloadPolicy\(pin_memory=False",
+        ),
         ("no_model", "returned 'dict' where a model should be; return the model"),
         ("without_inputs", "missing a required argument: 'x'; return \\(model, inputs\\), or give --input"),
         ("needs_a_gpu", r"captured_models.py:\d+: .*; there is no GPU here"),
@@ -394,16 +398,26 @@ def test_what_cannot_be_captured(name, words, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_refused_leaves_no_folder(tmp_path, monkeypatch):
-    def refused(_request):
+@pytest.mark.parametrize("command", ["capture", "tune"])
+def test_what_is_stopped_leaves_no_folder(command, tmp_path, monkeypatch):
+    """Nor what is killed in between: a folder is made with its first graph."""
+
+    def stopped(*_, **__):
+        assert list(tmp_path.iterdir()) == []
         raise InputError("a reason")
 
-    monkeypatch.setattr("commcc.capture.request._captured", refused)
-    (tmp_path / "there").mkdir()
-    for name in ("new", "there"):
-        with pytest.raises(InputError, match="a reason"):
-            capture_in_a_process(Request("module:build", (("dp", 2),), str(tmp_path / name)))
-    assert [path.name for path in tmp_path.iterdir()] == ["there"]
+    monkeypatch.setattr("commcc.capture.request.subprocess.run", stopped)
+    assert run([command, "module:build", "--mesh", "dp=2", "-o", str(tmp_path / "new")]) == 2
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").write_text("")
+    assert run([command, "module:build", "--mesh", "dp=2", "-o", str(tmp_path / "file")]) == 2
+
+
+def test_a_step_without_gradients_is_one_graph(tmp_path):
+    """Inductor's hook for joint graphs is given it too, which would be the same graph twice."""
+    level = {"level": "aot-inductor"}
+    assert list(captured("step_without_gradients", "dp=2", tmp_path, **level)) == ["inference"]
+    assert list(captured("step_without_gradients", "dp=2", tmp_path, graphs=("joint",), **level)) == ["joint"]
 
 
 @pytest.mark.parametrize(("name", "states"), [("checkpointed", 0), ("checkpointed_with_dropout", 2)])

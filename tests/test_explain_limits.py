@@ -176,6 +176,20 @@ def test_latency_and_neighbours_to_merge_with():
     assert "it is not a gather of one parameter or a reduction of a gradient" in knob.text
 
 
+def test_a_bucket_is_not_told_to_be_merged():
+    g = Graph()
+    x = g.input()
+    for k in range(4):
+        launch = g.send(f"ag{k}", 40, "dp", x, size=10)
+        g.latency[launch] = 30
+        g.merged[launch] = ("a", "b")
+        x = g.mm(f"use{k}", 10, g.waited(f"w{k}", launch))
+    g.output(x)
+    found = g.explain("ag1", latency=30)
+    assert reason(found, "latency").saves_ns == 30
+    assert not [knob for knob in found.knobs if knob.text.startswith("merge")]
+
+
 def test_others_would_be_waited_for_instead():
     g = Graph()
     x = g.input()

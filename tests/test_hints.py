@@ -11,6 +11,7 @@ from commcc.cli.session import Session
 from commcc.graph.index import build_index
 from commcc.graph.index.hints import Hint, SizeHints
 from commcc.graph.memory import live_bytes
+from commcc.graph.program import Note
 from commcc.serialization import load
 from commcc.timing.cost import load_model
 from commcc.timing.simulate import Simulator, lower_bound
@@ -398,6 +399,12 @@ def test_notes_and_warnings_name_the_sizes(tmp_path):
         len(notes.warnings) == 1
         and "5 sizes known only at run time: u0=4, u1=4, u2=4 and 2 more (given); " in (notes.notes[-1])
     )
+
+
+def test_a_note_names_its_node_once():
+    notes = Notes()
+    notes.report_notes([Note("mul_2 has no shape", "mul_2"), Note("mul_21 is odd", "mul_2"), Note("of all")])
+    assert notes.notes == ["mul_2 has no shape", "mul_2: mul_21 is odd", "of all"]
 
 
 def test_patterns_that_fit_are_not_warned_of():

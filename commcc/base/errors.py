@@ -10,6 +10,7 @@ Anything else that escapes is a bug in commcc (exit code 3).
 from __future__ import annotations
 
 import difflib
+import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -97,7 +98,12 @@ _LONGEST_WORD = 64
 
 
 def closest(word: str, known: Sequence[str]) -> str:
-    """`` (did you mean 'x'?)``, or nothing when no known word is near."""
+    """`` (did you mean 'x'?)``, or nothing when no known word is near: misspelt, or ``cap`` for ``bucket_cap_mb``."""
     # What is longer is no slip of the finger, and comparing takes the product of both lengths.
-    near = difflib.get_close_matches(word, known, n=1) if len(word) <= _LONGEST_WORD else ()
+    if len(word) > _LONGEST_WORD:
+        return ""
+    plain = {name.lstrip("-"): name for name in known}  # the dashes of flags would make all of them alike
+    part = re.compile(rf"(?:^|[-_]){re.escape(word.strip('-_'))}(?:[-_]|$)")
+    holding = [name for name in plain if part.search(name)] if word.strip("-_") else []
+    near = [plain[name] for name in difflib.get_close_matches(word.lstrip("-"), plain, n=1) or holding[:1]]
     return f" (did you mean '{near[0]}'?)" if near else ""

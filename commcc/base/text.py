@@ -31,7 +31,7 @@ def size(count: float | None) -> str:
     if count is None:
         return "?"
     value, unit = float(count), 0
-    while abs(value) >= 1024 and unit < len(_UNITS) - 1:
+    while abs(round(value, 1)) >= 1024 and unit < len(_UNITS) - 1:
         value, unit = value / 1024, unit + 1
     return f"{value:,.0f} B" if unit == 0 else f"{value:,.1f} {_UNITS[unit]}"
 

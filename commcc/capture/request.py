@@ -16,7 +16,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from commcc.base.errors import CommccError, InputError, InternalError, OptionError, OutputError
+from commcc.base.errors import InputError, InternalError, OptionError
+from commcc.base.files import output_folder
 
 LEVELS = ("aot", "aot-inductor", "post-grad")
 GRAPHS = ("joint", "forward", "backward", "step")
@@ -68,21 +69,9 @@ def read_mesh(text: str) -> tuple[tuple[str, int], ...]:
 def capture(request: Request) -> dict[str, Any]:
     """Run the capture, and return what it wrote. Raises :class:`CommccError`."""
     _check(request)
-    folder = Path(request.output)
-    new = not folder.exists()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(f"the folder cannot be made: {error.strerror}", where=str(folder)) from None
-    try:
-        return _captured(request)
-    except CommccError:
-        if new and not any(folder.iterdir()):
-            folder.rmdir()
-        raise
-
-
-def _captured(request: Request) -> dict[str, Any]:
+    output_folder(
+        request.output, "choose another with -o"
+    )  # made with the first graph, so that nothing else leaves one
     with tempfile.TemporaryDirectory(prefix="commcc-capture-") as work:
         ask, answer = Path(work, "request.json"), Path(work, "answer.json")
         ask.write_text(json.dumps(asdict(request)))

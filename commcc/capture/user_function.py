@@ -51,6 +51,11 @@ _HINTS = (
         "is a model on the meta device that a step function uses? build it without torch.device('meta'), it takes no "
         "memory here, or return the model itself",
     ),
+    (
+        re.compile(r"aten\._pin_memory"),
+        "memory is pinned, which no GPU is here for; graphs are the same without: CPUOffloadPolicy(pin_memory=False), "
+        "or no pin_memory() while they are captured",
+    ),
 )
 #: Messages between two ranks, which Dynamo leaves outside of graphs.
 MESSAGES = ("isend", "irecv", "batch_isend_irecv", "send", "recv")

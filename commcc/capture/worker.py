@@ -168,7 +168,9 @@ def _graphs(subject: Subject, mode: FakeTensorMode, request: dict[str, Any]) -> 
         with _autocasts(partial(_check_casts, request, None)):
             sink.graphs.append(Graph(0, STEP, from_graph_module(_step(subject.call, subject.args))))
         sink.pieces = max(sink.pieces, 1)
-    return sink.graphs, sink.pieces
+    # Without a backward the joint graph is the same graph once more.
+    alone = {graph.number for graph in sink.graphs if graph.kind == "inference"}
+    return [graph for graph in sink.graphs if graph.kind != "joint" or graph.number not in alone], sink.pieces
 
 
 def _check_autocast(sink: Sink, request: dict[str, Any]) -> None:

@@ -225,6 +225,9 @@ def _as_told(error: Exception, command: str) -> CommccError:
         context = error.ctx if isinstance(error, click.UsageError) else None
         path = context.command_path if context is not None else " ".join(dict.fromkeys(["commcc", command]))
         said = error.format_message().rstrip(".")
+        if isinstance(error, click.NoSuchOption) and context is not None:  # click compares the dashes too
+            flags = [flag for parameter in context.command.params for flag in parameter.opts if flag.startswith("--")]
+            said = f"no such option '{error.option_name}'{closest(error.option_name, flags)}"
         for words, plain in _PLAINER.items():
             said = said.replace(words, plain)
         return OptionError(said, hint=f"see '{path} -h'")

@@ -13,6 +13,7 @@ Limits: progress is shown on a terminal only, once work has taken longer than a 
 from __future__ import annotations
 
 import os
+import re
 import sys
 import threading
 from contextlib import contextmanager, suppress
@@ -255,7 +256,8 @@ class Session:
         for note in notes:
             counts.setdefault(note.text, []).append(note.node or "")
         for text, nodes in counts.items():
-            where = f"{nodes[0]}: " if nodes[0] else ""
+            named = not nodes[0] or re.search(rf"(?<!\w){re.escape(nodes[0])}(?!\w)", text)
+            where = "" if named else f"{nodes[0]}: "
             more = f" ({len(nodes):,} times)" if len(nodes) > 1 else ""
             self.note(f"{source}{where}{text}{more}")
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from commcc.base.errors import EXIT_OK, OutputError
-from commcc.base.files import replace_text
+from commcc.base.errors import EXIT_OK
+from commcc.base.files import output_folder, replace_text
 from commcc.capture.request import capture
 from commcc.cli.capture import capture_options, request_of, say_notes
 from commcc.cli.parameters import FILE, common_options, cost_option, hint_option
@@ -35,7 +35,7 @@ def tune(session: Session, /, cost: CostModel, hints: dict[str, int], **given: A
     request = request_of(session, given, graphs=("forward", "backward"), output=str(folder / "graphs"))
     with session.working(f"capturing {request.target}") as say:
         for name in ("tuned", "plan"):
-            _make(folder / name)
+            output_folder(folder / name, "choose another with -o")
         answer = capture(request)
         say("loading PyTorch")
         from commcc import serialization
@@ -74,13 +74,6 @@ def tune(session: Session, /, cost: CostModel, hints: dict[str, int], **given: A
 
 def _tell(say: Callable[[str], None], graph: str, text: str) -> None:
     say(f"{graph}: {text}")
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(f"the folder cannot be made: {error.strerror}", where=str(folder)) from None
 
 
 command = click.Command(

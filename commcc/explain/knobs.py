@@ -153,7 +153,9 @@ def _bucket(case: Case) -> Iterator[Knob]:
     if not case.search.notable(case.findings.latency):
         return
     merged = merge(case.search.context, case.scene.collective)
-    if merged is None:
+    own = case.scene.collective
+    # A bucket is what merging makes; the bytes that go into one are for whoever made it to say.
+    if merged is None or own.derived == "bucket" or own.launch in case.search.context.index.merged_from:
         return
     text = f"merge it with the {merged.others} next to it on group {case.scene.collective.group}"
     together = least_size(merged.bytes, merged.unknown, brief=True)
