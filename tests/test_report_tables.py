@@ -166,6 +166,20 @@ def test_list_of_several(folder, capsys, browser):
 
 
 @needs_browser
+def test_all_figures_of_a_list_are_in_sight_on_a_telephone(folder, browser):
+    ok("simulate", "dumps", "--html", "list.html", "-q")
+    wide = browser.open(Path("list.html"))
+    heads = wide.evaluate(
+        "[...document.querySelectorAll('#graphs-table th[scope=col]')].map((e) => e.innerText).filter(Boolean)"
+    )
+    shown = browser.open(Path("list.html"), size=(390, 900))
+    assert shown.evaluate("[...document.querySelectorAll('.scroll')].every((b) => b.scrollWidth <= b.clientWidth)")
+    labels = """[...document.querySelector('#graphs-table tbody tr').cells].map(
+        (cell) => getComputedStyle(cell, '::before').content).filter((text) => text !== 'none')"""
+    assert [json.loads(label) for label in shown.evaluate(labels)] == heads[1:]
+
+
+@needs_browser
 def test_names_of_files_break_at_their_parts(folder, browser):
     name = "a_backward_graph_of_many_parts_under_fsdp64_and_tp8.fx.txt"
     (folder / "rank0.fx.txt").rename(folder / name)

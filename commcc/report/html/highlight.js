@@ -72,6 +72,11 @@ function paintPeak(context, track, row, scale) {
   context.fillStyle = palette.ink;
   context.textBaseline = "middle";
   context.textAlign = right ? "left" : "right";
+  // Lines that cross it are drawn already.
+  context.strokeStyle = palette.paper;
+  context.lineWidth = 4;
+  context.lineJoin = "round";
+  context.strokeText(text, right ? x + 7 : x - 7, y - 7);
   context.fillText(text, right ? x + 7 : x - 7, y - 7);
 }
 

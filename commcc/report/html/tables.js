@@ -16,7 +16,7 @@ function makeRow(columns, row) {
   const cells = columns.map((column, k) => {
     const content = column.cell ? column.cell(row) : column.text ? column.text(row) : column.value(row);
     const attributes = { class: [column.number ? "number" : "", column.class ?? ""].join(" ").trim() || null };
-    return k ? make("td", attributes, content) : make("th", { scope: "row", ...attributes }, content);
+    return k ? make("td", { ...attributes, "data-label": column.label || null }, content) : make("th", { scope: "row", ...attributes }, content);
   });
   return make("tr", {}, ...cells);
 }
