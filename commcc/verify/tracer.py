@@ -238,9 +238,9 @@ class Tracer(Explainer):
         self.host.asked(node, tensors)
         if does != _NOTHING:
             term = self._does(node, does, plain)
-        why = why or next(filter(None, (table.undecided.get(value.term) for value in handed)), "")
-        if why or (around and does.state):
-            table.undecided.setdefault(plain, why or f"what {path} reads around its operands")
+        unknown = next(filter(None, (table.undecided.get(value.term) for value in handed)), "")
+        if why or unknown or (around and does.state):
+            table.undecided.setdefault(plain, why or unknown or f"what {path} reads around its operands")
         self.write(node, term, written, crossing=copies_across(arguments))
         if fact.joins is not None:
             self.memory.link(tensor.root for name in fact.joins for tensor in all_tensors(arguments.get(name)))
