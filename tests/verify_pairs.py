@@ -475,7 +475,7 @@ def joined_dtypes_without_a_common_one():
     return mk(1), mk(1)
 
 
-@case("proved")
+@case("different")  # PyTorch refuses it
 def SUM_upper():
     def mk(k):
         g = Graph()

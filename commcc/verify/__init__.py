@@ -197,6 +197,10 @@ def _compare_events(pair: Pair) -> None:
             pair.report.note(event.rule, event.node, f"{event.text}; so it is in BEFORE")
         else:
             new.setdefault((event.rule, *event.key[:2]), []).append(event)
+    for event in pair.before.events:  # what is said wrongly in BEFORE alone
+        if event.key[0] == "val" and old[number(event.key)] > 0:
+            old[number(event.key)] -= 1
+            pair.report.gap(event.rule, event.node, f"{event.text} (in BEFORE)")
     for trace in (pair.before, pair.after):
         for doubt, node in trace.doubts.items():
             pair.report.gap("mutation", node, f"writes memory: {doubt}")

@@ -3,9 +3,9 @@
 Of ops that are not explained, shapes and dtypes come from there for both graphs, so that what is wrong in both alike
 would be proved. Calls that look alike are looked at once.
 
-Limits: sizes with symbols are taken as they are said; ops of libraries besides PyTorch's own, and results whose shape
-only the elements tell, are not looked at. What another PyTorch, or the kernel for another device, may well give is a
-remark: strides, and all of ops that are not of the core set.
+Limits: sizes with symbols are taken as they are said, and so are devices; ops of libraries besides PyTorch's own, and
+results whose shape only the elements tell, are not looked at. What another PyTorch, or the kernel for another device,
+may well give is a remark: strides, and second results of ops that are not of the core set.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from torch.utils import _pytree as pytree
 
 from commcc.graph.ops import libraries
 from commcc.serialization.fake_ops import UnknownValue
+from commcc.verify.hidden import opaque_in
 from commcc.verify.sizes import Meta, Undecidable, mismatch
-from commcc.verify.terms import Tensor
+from commcc.verify.terms import Tensor, all_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,28 +33,52 @@ if TYPE_CHECKING:
 _UNSAID = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 
 
-def hold_against(state: State, node: fx.Node, fact: OpFacts, arguments: Mapping[str, Any]) -> None:
-    """Remember where the ``val`` of a node is not what its op gives."""
+def hold_against(state: State, node: fx.Node, fact: OpFacts, arguments: Mapping[str, Any], term: int) -> None:
+    """Remember where the ``val`` of a node is not what its op gives. term: that of the call."""
+    if fact.body:
+        _hold_body_against(state, node, fact, arguments, term)
     target, val = node.target, node.meta.get("val")
-    if fact.name.partition(".")[0] not in libraries.TESTED or not isinstance(target, torch._ops.OpOverload):
+    if fact.name.partition(".")[0] not in libraries.TESTED | libraries.ARITHMETIC:
         return
     said = [part for part in (val if isinstance(val, (tuple, list)) else (val,)) if isinstance(part, torch.Tensor)]
     seen = ((str(part.dtype), tuple(map(str, part.shape)), tuple(map(str, _strides(part) or ()))) for part in said)
     looks = (id(target), *((name, _looks(value)) for name, value in arguments.items()), *seen)
-    if not said or fact.effect or looks in state.table.judged or any(tag in target.tags for tag in _UNSAID):
+    tags = getattr(target, "tags", ())
+    if not said or fact.effect or looks in state.table.judged or any(tag in tags for tag in _UNSAID):
         return
     state.table.judged.add(looks)
     try:
         given = [part for part in pytree.tree_leaves(state.evaluated(node)) if isinstance(part, torch.Tensor)]
-    except (UnknownValue, Undecidable):
+    except (UnknownValue, Undecidable, TypeError):  # a Python function may be given what it does not take
         return
     if len(given) != len(said):
         return
-    for was, now in zip(given, said, strict=True):
-        known, told = (Meta(tuple(t.shape), _strides(t), t.dtype, None) for t in (was, now))
-        if wrong := mismatch(*_of_numbers(known, told)):
-            sure = torch.Tag.core in target.tags and not wrong.startswith("strides")
+    for at, (was, now) in enumerate(zip(given, said, strict=True)):
+        if wrong := mismatch(*_of_numbers(_meta(was), _meta(now))):
+            # Further results, as the random state of attention, are of other shapes in other releases.
+            sure = (torch.Tag.core in tags or not at or isinstance(val, list)) and not wrong.startswith("strides")
             state.trace.disputed.setdefault(node.name, (wrong, sure))
+
+
+def check_allocation(state: State, node: fx.Node, val: Any, term: int) -> None:
+    """Memory that only the second graph allocates must be what its ``val`` says.
+
+    Where all of it is overwritten, its operands are compared nowhere else.
+    """
+    source = state.table.intern(("array", term))
+    if not isinstance(val, torch.Tensor) or state.table.metas.get(source):
+        return
+    said = state.symbols.meta_of(val, source)
+    doubt = "how large it is, and how large its val says, are other sums of symbols"
+    try:
+        meta = state.symbols.meta_of(state.evaluated(node), source)
+    except (UnknownValue, Undecidable) as reason:
+        meta, doubt = Meta(None, None, None, None), str(reason)
+    wrong = mismatch(meta, said)
+    if wrong:
+        state.event("value", node, f"its val says {wrong}", ("val", source, wrong))
+    elif not meta.same(said):
+        state.event("value", node, "allocates memory of an unknown size", ("allocated", term), doubt)
 
 
 def compare_annotations(pair: Pair) -> None:
@@ -61,6 +86,44 @@ def compare_annotations(pair: Pair) -> None:
     for node, (wrong, sure) in pair.before.disputed.items():
         text = f"its val in BEFORE says {wrong} by this PyTorch; what rests on it was taken from there"
         (pair.report.gap if sure else pair.report.note)("value", node, text)
+
+
+#: Ops that hand their operands to a graph as they are, and give what it gives.
+_CALLS = frozenset({"higher_order.invoke_subgraph", "higher_order.cond"})
+
+
+def _hold_body_against(state: State, node: fx.Node, fact: OpFacts, arguments: Mapping[str, Any], term: int) -> None:
+    """Remember where inputs of a sub-graph are not what it is handed, and where what is said of its results is not what
+    it returns. term: that of the call.
+    """
+    signatures = state.table.signatures
+    bodies = [signatures[value.term] for value in opaque_in(arguments.values()) if value.term in signatures]
+    operands = [tensor.meta for tensor in all_tensors(arguments)]
+    val, calls = node.meta.get("val"), fact.name in _CALLS
+    for inputs, outputs in bodies:
+        handed = list(zip(operands, inputs, strict=True)) if len(operands) == len(inputs) else []
+        said = [_meta(part) for part in val if isinstance(part, torch.Tensor)] if isinstance(val, (tuple, list)) else []
+        returned = list(zip(outputs, said, strict=True)) if calls and len(said) == len(outputs) else []
+        for known, told in (*handed, *returned):
+            # Loops and maps hand on parts.
+            both = (known, told) if calls else (known._replace(shape=None), told._replace(shape=None))
+            if wrong := mismatch(*_of_numbers(*(meta._replace(strides=None, device=None) for meta in both))):
+                state.trace.disputed.setdefault(node.name, (wrong, True))
+        if calls:
+            state.returned[term] = outputs
+
+
+def hold_element_against(state: State, node: fx.Node, term: int, index: int) -> None:
+    """The same of one of the results of a call of which nothing is said itself."""
+    outputs, val = state.returned.get(term, ()), node.meta.get("val")
+    if isinstance(val, torch.Tensor) and 0 <= index < len(outputs):
+        known = outputs[index]._replace(strides=None, device=None)
+        if wrong := mismatch(*_of_numbers(known, _meta(val)._replace(strides=None))):
+            state.trace.disputed.setdefault(node.name, (wrong, True))
+
+
+def _meta(val: torch.Tensor) -> Meta:
+    return Meta(tuple(val.shape), _strides(val), val.dtype, None)
 
 
 def _looks(value: Any) -> Any:
@@ -79,7 +142,7 @@ def _strides(val: torch.Tensor) -> Any:
 def _of_numbers(known: Meta, told: Meta) -> tuple[Meta, Meta]:
     """Both without their sizes that are symbols, and then without strides."""
     one, other = known.shape or (), told.shape or ()
-    if len(one) != len(other):
+    if known.shape is None or told.shape is None or len(one) != len(other):
         return known, told
     plain = [type(a) is int and type(b) is int for a, b in zip(one, other, strict=True)]
     steps = (*(known.strides or ()), *(told.strides or ()))

@@ -16,7 +16,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from commcc.graph.ops import argument, facts, group_size_of
+import torch
+
+from commcc.graph.ops import argument, facts, group_size_of, is_compute
 from commcc.graph.ops.twins import functional
 from commcc.verify.contents import BITS, CAST, is_widening
 from commcc.verify.memory import LOAD
@@ -41,7 +43,7 @@ def report_causes(pair: Pair) -> None:
     """
     causes: list[Step] = []
     consequences = 0
-    runs = {_outline(step) for step in pair.before.steps if step.kind in (OP, VIEW)}
+    runs = {_outline(step) for step in pair.before.steps if step.kind in (OP, VIEW) and _runs_on_any(pair, step)}
     for step in pair.after.steps:
         if not _is_new(pair, step):
             continue
@@ -69,6 +71,17 @@ def report_causes(pair: Pair) -> None:
         else:
             _report_op(pair, step, missing)
     pair.report.checked["consequences"] = consequences
+
+
+def _runs_on_any(pair: Pair, step: Step) -> bool:
+    """Whether an op that runs on some elements runs on all: what computes floats one by one, products, and views."""
+    node = pair.old_nodes.get(step.node)
+    if node is None:
+        return False
+    val = node.meta.get("val")
+    floats = isinstance(val, torch.Tensor) and val.dtype.is_floating_point
+    by_element = torch.Tag.pointwise in getattr(node.target, "tags", ()) and floats
+    return step.kind == VIEW or by_element or is_compute(node.target)
 
 
 def _outline(step: Step) -> tuple[Any, ...]:

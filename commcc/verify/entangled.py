@@ -18,9 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
+from torch.utils import _pytree as pytree
 
 from commcc.graph.ops import facts, is_getitem
+from commcc.graph.ops.functions import plain_name
 from commcc.serialization.attributes import find
+from commcc.serialization.fake_ops import UnknownValue
+from commcc.verify.sizes import Undecidable
 from commcc.verify.terms import path_of
 
 if TYPE_CHECKING:
@@ -29,14 +33,45 @@ if TYPE_CHECKING:
     from torch import nn
 
     from commcc.verify.memory import Memory
-    from commcc.verify.terms import Tensor, Terms
+    from commcc.verify.terms import Op, Tensor, Terms
+    from commcc.verify.trace import State
 
+#: Views that PyTorch refuses of what is conjugated or negated only when it is read.
+BITWISE = frozenset({"aten.view_as_real.default", "aten.view.dtype", "aten.view_as_complex.default"})
 #: Pairs of operands of one op: so many that share memory are told apart, and so many are looked at.
 _MOST, _MOST_LOOKED_AT = 5_000, 500_000
 WHY = "what an op gives whose operands share memory that it writes"
 
 
-def origins(node: fx.Node) -> tuple[Any, ...]:
+def is_lazy(state: State, tensor: Tensor) -> bool:
+    """Whether a tensor is, or may be, a view whose elements are conjugated or negated when they are read."""
+    part: Tensor | None = tensor
+    while part is not None:
+        if part.via is not None:
+            try:
+                given = state.evaluated(part.via[0])
+            except (UnknownValue, Undecidable):
+                return True
+            results = given if isinstance(given, (tuple, list)) else (given,)
+            if any(isinstance(t, torch.Tensor) and (t.is_conj() or t.is_neg()) for t in results):
+                return True
+        part = part.base
+    return False
+
+
+def peculiarities(state: State, node: fx.Node, op: Op, operands: list[Tensor]) -> tuple[tuple[str, Any], ...]:
+    """Arguments for what an op may ask of its operands besides what they hold and how they lie; mostly none."""
+    given: tuple[tuple[str, Any], ...] = ()
+    if op.fact.identity:
+        given = (("made as", ("origins", _origins(node))),)
+    if plain_name(node.target) is not None:  # to Python a list is no tuple
+        given = (*given, ("kinds", ("kinds", str(pytree.tree_structure(node.args)))))
+    if op.path in BITWISE and any(is_lazy(state, tensor) for tensor in operands):
+        given = (*given, ("lazy", ("bool", "True")))
+    return given
+
+
+def _origins(node: fx.Node) -> tuple[Any, ...]:
     """How the operands of an op were made: as which views of what, down to inputs and new tensors, and which of these
     are one and the same.
     """

@@ -28,6 +28,7 @@ from commcc.verify.sizes import (
     Size,
     Undecidable,
     apply_function,
+    is_apart,
     product,
 )
 from commcc.verify.terms import Opaque, Tensor, Value, is_size, key_of, path_of, tensors_in
@@ -174,7 +175,8 @@ class Explainer(State):
             raise Undecidable("another number of targets than of results")
         sources = [tensor for value in given.values() for tensor in tensors_in(value)]
         for part, out in zip(parts, outs, strict=True):
-            if part.shape != out.shape or part.dtype != out.dtype or any(part.alias == INVALID for part in parts):
+            fits = part.shape == out.shape and part.dtype == out.dtype and is_apart(out.meta.shape, out.meta.strides)
+            if not fits or any(part.alias == INVALID for part in parts):
                 raise Undecidable("a target that does not fit")
             if any(out.meta.device != source.meta.device or self.memory.overlap(out, source) for source in sources):
                 raise Undecidable("a copy within one piece of memory, or between devices")
@@ -197,6 +199,8 @@ def _check_copy(target: Tensor, source: Tensor) -> None:
         raise Undecidable("a copy into another shape")
     if target.meta.device != source.meta.device or target.meta.device is None:
         raise Undecidable("a copy between devices")
+    if not is_apart(target.meta.shape, target.meta.strides):
+        raise Undecidable("a copy into memory that may hold an element twice")
 
 
 def settled(table: Terms, path: str, arguments: dict[str, Any]) -> Value | None:

@@ -11,11 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from commcc.base.terms import Kind
 from commcc.graph.ops import facts
-from commcc.serialization.fake_ops import UnknownValue
 from commcc.verify.barriers import place
 from commcc.verify.contents import (
     BROADCAST,
@@ -26,7 +23,7 @@ from commcc.verify.contents import (
     pointwise,
     scatter,
 )
-from commcc.verify.entangled import WHY, shared_results
+from commcc.verify.entangled import WHY, is_lazy, shared_results
 from commcc.verify.memory import Flight
 from commcc.verify.reshaping import is_dense
 from commcc.verify.sizes import (
@@ -65,7 +62,7 @@ def launch(state: State, node: fx.Node, fact: CollectiveOp, groups: Mapping[str,
     shared = shared_results(node, state.memory, table, inputs, outs)
     keys = (*keys, *shared, *state.hidden.written(unseen))
     term = table.intern(("op", path_of(node.target), keys))
-    lazily = any(_is_lazy(state, tensor) for tensor in outs)
+    lazily = any(is_lazy(state, tensor) for tensor in outs)
     outputs, why = _described(state, fact, inputs, outs, arguments) if not (shared or lazily) else ([], WHY)
     if lazily:
         # PyTorch fills a copy of what is conjugated when it is read, and copies back what is there before the wait.
@@ -103,10 +100,9 @@ def launch(state: State, node: fx.Node, fact: CollectiveOp, groups: Mapping[str,
 
 
 def _named_alike(arguments: dict[str, Any], groups: Mapping[str, str]) -> dict[str, Any]:
-    """Arguments with the group that its own stands for, and the reduction in small letters."""
-    group, how = arguments.get("group_name"), arguments.get("reduce_op")
-    named = {"group_name": groups.get(group, group)} if isinstance(group, str) else {}
-    return {**arguments, **named, **({"reduce_op": how.lower()} if isinstance(how, str) else {})}
+    """Arguments with the group that its own stands for."""
+    group = arguments.get("group_name")
+    return {**arguments, "group_name": groups.get(group, group)} if isinstance(group, str) else arguments
 
 
 def _described(
@@ -136,8 +132,11 @@ def _is_alone(table: Terms, fact: CollectiveOp, arguments: dict[str, Any], input
 
     What a group of any size refuses is no copy: a sender that is not in it, the larger of two complex numbers.
     """
-    ordered = arguments.get("reduce_op", "sum") not in ("sum", "avg")
-    if arguments.get("src", 0) != 0 or (ordered and any(t.dtype is not None and t.dtype.is_complex for t in inputs)):
+    how, dtypes = arguments.get("reduce_op", "sum"), [tensor.dtype for tensor in inputs]
+    ordered, bitwise = how not in ("sum", "avg"), how in ("band", "bor", "bxor")
+    if any(t is None or (ordered and t.is_complex) or (bitwise and t.is_floating_point) for t in dtypes):
+        return False
+    if arguments.get("src", 0) != 0:
         return False
     sizes = {table.group_sizes.get(str(arguments.get("group_name")))}
     if fact.has_group_size:
@@ -245,22 +244,6 @@ def _run(state: State, tensor: Tensor) -> Run:
     return runs[0]
 
 
-def _is_lazy(state: State, tensor: Tensor) -> bool:
-    """Whether a tensor is, or may be, a view whose elements are conjugated or negated when they are read."""
-    part: Tensor | None = tensor
-    while part is not None:
-        if part.via is not None:
-            try:
-                given = state.evaluated(part.via[0])
-            except (UnknownValue, Undecidable):
-                return True
-            results = given if isinstance(given, (tuple, list)) else (given,)
-            if any(isinstance(t, torch.Tensor) and (t.is_conj() or t.is_neg()) for t in results):
-                return True
-        part = part.base
-    return False
-
-
 def _of_unseen(state: State, node: fx.Node, fact: CollectiveOp, value: Value, term: int, into: list[Tensor]) -> Value:
     """The result of a launch that sends, or writes into, values without a shape: a tensor where it has one result.
 
@@ -298,7 +281,7 @@ def wait(state: State, node: fx.Node) -> Value | None:
     state.trace.waits += 1
     if not isinstance(value, Tensor):
         return None
-    if _is_lazy(state, value):
+    if is_lazy(state, value):
         return None  # PyTorch waits for a copy, made on the spot, that nobody fills
     storage = state.memory.storages[value.root]
     waited = [use for use in state.memory.users(value, reading=False) if use[:2] in storage.filling]

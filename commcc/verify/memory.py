@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 from commcc.verify.contents import Run, runs_of, spliced
 from commcc.verify.regroup import regroup, regroups
 from commcc.verify.reshaping import Formed
-from commcc.verify.sizes import Meta, Size, Undecidable, product
+from commcc.verify.sizes import Meta, Size, Undecidable, is_apart, product
 from commcc.verify.terms import Tensor, key_of, path_of
 
 if TYPE_CHECKING:
@@ -97,6 +97,12 @@ def _guess(tensor: Tensor) -> tuple[Any, ...]:
             views.append((path, at.shape, at.base.shape, at.base.meta.strides, at.base.dtype))
         at = at.base
     return tuple(views)
+
+
+def _check_apart(owner: Tensor) -> None:
+    """Raises :class:`Undecidable` where the elements of a storage may not be told by their places in its owner."""
+    if not is_apart(owner.meta.shape, owner.meta.strides):
+        raise Undecidable("memory in which several elements of one tensor may be in one place")
 
 
 class Memory:
@@ -218,6 +224,7 @@ class Memory:
         owner = storage.owner
         known = owner.content if storage.writes == 0 else storage.content
         try:
+            _check_apart(owner)
             return spliced(self._table, self._slot(owner).content, known, at.content, content)
         except Undecidable:
             return None
@@ -225,6 +232,7 @@ class Memory:
     def runs(self, tensor: Tensor) -> list[Run]:
         """The runs of elements that a tensor is in its storage; :class:`Undecidable` when that cannot be told."""
         owner = self.storages[tensor.root].owner
+        _check_apart(owner)
         return runs_of(self._table, self.where(owner).content, self.where(tensor).content)
 
     def first_of(self, root: int) -> int:

@@ -333,6 +333,8 @@ class _Unfolding:
             return False
         product = self._product(*operands)
         shape = self._shape(product)
+        if dim != place or reduction not in ("sum", "avg") or shape[place] % size:
+            return False  # which the kernel refuses
         chunk = shape[place] // size
         part = [chunk if d == place else n for d, n in enumerate(shape)]
         if place:

@@ -42,7 +42,7 @@ from commcc.verify.layout import (
     total,
 )
 from commcc.verify.reshaping import COPY, VIEW, Formed, dimension, known, size_in, sizes_in
-from commcc.verify.sizes import Impossible, Shape, Size, Undecidable, contiguous_strides, is_contiguous, product
+from commcc.verify.sizes import Impossible, Shape, Size, Undecidable, contiguous_strides, product
 from commcc.verify.terms import Item, Leaf, Loop, Tensor
 
 if TYPE_CHECKING:
@@ -248,7 +248,8 @@ def cat(table: Terms, a: Arguments) -> Formed:
         length = length + shape[dim]
     new = (*first[:dim], length, *first[dim + 1 :])
     content = _joined(table, real, product(first[:dim]), product(first[dim + 1 :]), dim)
-    plain = all(t.meta.strides is not None and is_contiguous(shape, t.meta.strides) for t, shape in real)
+    # By strides of dimensions of size 1 PyTorch takes what is contiguous for another format.
+    plain = all(t.meta.strides == contiguous_strides(shape) for t, shape in real)
     return Formed(content, new, real[0][0].dtype, contiguous_strides(new) if plain else None, COPY)
 
 

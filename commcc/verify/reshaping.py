@@ -237,9 +237,8 @@ def _copied_strides(tensor: Tensor, memory_format: object) -> Shape | None:
         return contiguous_strides(shape)
     if memory_format not in (None, torch.preserve_format):
         return None
-    if is_contiguous(shape, strides):
-        return contiguous_strides(shape)
-    return strides if is_dense(shape, strides) else None
+    # Strides of dimensions of size 1 stay as they are: they decide what PyTorch takes a tensor's format for.
+    return strides if is_contiguous(shape, strides) or is_dense(shape, strides) else None
 
 
 def is_dense(shape: Shape, strides: Shape) -> bool:

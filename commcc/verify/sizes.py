@@ -306,6 +306,33 @@ def is_contiguous(shape: Shape, strides: Shape) -> bool:
     return strides == plain or relevant(shape, strides) == relevant(shape, plain)
 
 
+def is_apart(shape: Shape | None, strides: Shape | None) -> bool:
+    """Whether elements surely lie at places of their own; False where that is not known."""
+    if shape is None or strides is None:
+        return False
+    if is_contiguous(shape, strides) or 0 in shape:
+        return True
+    end: Size = 1
+    left = sorted(
+        ((step, size) for size, step in zip(shape, strides, strict=True) if size != 1),
+        key=lambda pair: pair[0] if isinstance(pair[0], int) else 0,
+    )
+    if all(isinstance(number, int) for pair in left for number in pair):
+        for step, size in left:
+            if step < end:
+                return False
+            end = end + step * (size - 1)
+        return True
+    # With symbols: each stride is what all smaller ones span.
+    while left:
+        inner = next((pair for pair in left if pair[0] == end), None)
+        if inner is None:
+            return False
+        left.remove(inner)
+        end = end * inner[1]
+    return True
+
+
 # Tensors
 
 

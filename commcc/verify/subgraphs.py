@@ -17,8 +17,10 @@ import torch
 
 from commcc.graph.index.traits import launches_inside
 from commcc.verify.barriers import sides
+from commcc.verify.contents import CAST
 from commcc.verify.pair import kind_of
 from commcc.verify.terms import ANYTHING, Opaque, Summary, Tensor, key_of
+from commcc.verify.trace import OP
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -75,13 +77,17 @@ class Body:
         drawn = tuple(term for term, _ in trace.random), tuple(term for term, _ in trace.draws)
         unused = tuple(sorted(self._unused_launches))
         apart = frozenset((key, frozenset(after)) for key, (after, _) in sides(trace).items())
-        return ("graph", len(trace.inputs), trace.structure, outputs, layouts, places, effects, drawn, unused, apart)
+        sent = frozenset((source, count) for source, count in trace.work.items() if table.keys[source][0] != CAST)
+        more = (effects, drawn, unused, apart, sent, tuple(sorted(self._dead)))
+        return ("graph", len(trace.inputs), trace.structure, outputs, layouts, places, *more)
 
     def doubt(self) -> str:
         """Why another key may be the same after all; empty where it is not."""
         undecided = next(filter(None, map(self.walk.table.undecided.get, self._terms())), "")
-        if undecided or not self._unused_launches:
+        if undecided or not (self._unused_launches or self._dead):
             return undecided
+        if not self._unused_launches:
+            return "it computes what it does not use; whether that runs was not decided"
         return "it launches what it does not use; other ranks may need it and wait for this one"
 
     def summary(self) -> Summary:
@@ -107,6 +113,12 @@ class Body:
         calls = {call.name for call in self.meeting if live.isdisjoint(user.name for user in call.users)}
         steps = (step for step in self.walk.trace.steps if step.node in calls or step.node not in live)
         return [step.term for step in steps if step.node in calls or kind_of(step.path)]
+
+    @cached_property
+    def _dead(self) -> set[int]:
+        """Terms of what is computed and not used: it may not run."""
+        live = self.walk.trace.live
+        return {step.term for step in self.walk.trace.steps if step.kind == OP and step.node not in live}
 
     def _shared(self) -> tuple[frozenset[Shape | None], bool]:
         """Shapes of outputs that share storage with inputs, constants or each other; whether with constants."""

@@ -120,13 +120,12 @@ class Op:
 class Terms:
     """Hash-consed terms, with the number of elements and the dtype of those that are sources.
 
-    plain_metas: what tensors without symbols say.
-    undecided: terms made because something could not be decided; a difference that involves one is
-    a gap in the proof, not a difference. metas: shapes, strides and dtypes that nodes with this term had.
+    plain_metas: what tensors without symbols say. undecided: terms made because something could not be decided; a
+    difference that involves one is a gap in the proof. metas: shapes, strides and dtypes that nodes with this term had.
     strides: how the operands of ops were laid out in the first graph, by the op's term. lying: terms there that say so
     themselves, since results may depend on it. believed: strides that only a ``val`` says, by op and operands.
     judged: calls that :mod:`commcc.verify.annotations` looked at. same: contents of other normal forms that are one.
-    summaries: what sub-graphs do, by term. subgraphs: terms of sub-graphs already traced, by identity.
+    summaries, signatures: what sub-graphs do, take and give, by term. subgraphs: their terms, by identity.
     one_root: both graphs refer to the same objects, so that constants need not be looked into.
     group_sizes: what is declared of groups, by name.
     in_flight: inputs that BEFORE waits for: another graph has launched what they receive. So it is in both graphs,
@@ -146,6 +145,7 @@ class Terms:
         self.strides: dict[int, set[tuple[Shape | None, ...]]] = {}
         self.lying: set[int] = set()
         self.judged: set[tuple[Any, ...]] = set()
+        self.signatures: dict[int, tuple[list[Meta], ...]] = {}
         self.believed: dict[tuple[Any, ...], list[Shape]] = {}
         self.plain_metas: dict[PlainMeta, Meta] = {}
         self.summaries: dict[int, Summary] = {}

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
+from commcc.base.errors import InputError
 from commcc.graph.ops import ALL, facts, is_getitem
 from commcc.serialization.fake_ops import Evaluator, UnknownValue
 from commcc.serialization.propagate import context_of, quiet
@@ -27,7 +28,7 @@ from commcc.verify.hidden import Hidden
 from commcc.verify.host import HostCopies
 from commcc.verify.memory import EARLY, Memory
 from commcc.verify.sizes import Meta, Size, Symbols, Undecidable, is_contiguous, mismatch, number, product, variable
-from commcc.verify.terms import Opaque, Tensor, Value, all_tensors, bind, key_of, path_of
+from commcc.verify.terms import Opaque, Tensor, Value, all_tensors, bind, key_of, path_of, tensors_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -153,6 +154,7 @@ _PLAIN = frozenset({int, str, bool, float, type(None), torch.dtype, torch.device
 class State:
     """State of one walk. first: this is the graph whose ``val`` stand for both. fixed: numbers for symbols.
 
+    returned: what sub-graphs return, by the term of their call.
     relaid: the op at hand reads tensors that are laid out in another way than in the first graph. inner: this is a
     sub-graph.
     """
@@ -164,6 +166,7 @@ class State:
         self.symbols = Symbols(table, self.fixed)
         self.memory = Memory(table)
         self.env: dict[fx.Node, Value] = {}
+        self.returned: dict[int, list[Meta]] = {}
         self.trace = Trace(memory=self.memory)
         self.hidden = Hidden(table, self.memory)
         self.host = HostCopies()
@@ -338,26 +341,6 @@ class State:
             said.device if known.device is None else known.device,
         )
 
-    def check_allocation(self, node: fx.Node, val: Any, term: int) -> None:
-        """Memory that only the second graph allocates must be what its ``val`` says.
-
-        Where all of it is overwritten, its operands are compared nowhere else.
-        """
-        source = self.table.intern(("array", term))
-        if not isinstance(val, torch.Tensor) or self.table.metas.get(source):
-            return
-        said = self.symbols.meta_of(val, source)
-        doubt = "how large it is, and how large its val says, are other sums of symbols"
-        try:
-            meta = self.symbols.meta_of(self.evaluated(node), source)
-        except (UnknownValue, Undecidable) as reason:
-            meta, doubt = Meta(None, None, None, None), str(reason)
-        wrong = mismatch(meta, said)
-        if wrong:
-            self.event("value", node, f"its val says {wrong}", ("val", source, wrong))
-        elif not meta.same(said):
-            self.event("value", node, "allocates memory of an unknown size", ("allocated", term), doubt)
-
     def _laid_out(self, node: fx.Node, tensor: Tensor, shape: Shape | None, said: Shape) -> Shape:
         """Strides of a result as PyTorch makes them, of operands as they really lie.
 
@@ -392,7 +375,10 @@ class State:
         """What an op gives for stand-ins for its operands, laid out as these really are."""
         if self._evaluator is None:
             self._evaluator = Evaluator(context_of(node.graph))
-        args, kwargs = fx.node.map_arg((node.args, node.kwargs), self._stand_in)
+        try:
+            args, kwargs = fx.node.map_arg((node.args, node.kwargs), self._stand_in)
+        except InputError as error:
+            raise Undecidable(error.what) from None
         with quiet():
             return self._evaluator.run(node.target, args, kwargs)
 
@@ -410,6 +396,14 @@ class State:
             raise Undecidable("a tensor whose shape is not known")
         sizes, steps = [number(size) for size in shape], [number(step) for step in strides]
         return self._evaluator.ctx.tensor(sizes, steps, dtype, torch.device(device))
+
+    def leaves_in_flight(self) -> bool:
+        """Whether an input or a constant is still filled when the graph ends, or a copy to the host is on its way."""
+        outside = [*(value for _, value in self.trace.inputs), *self.trace.constants.values()]
+        storages = self.memory.storages
+        return bool(self.host.coming) or any(
+            storages[tensor.root].filling for value in outside for tensor in tensors_in(value)
+        )
 
     # Writing and working
 

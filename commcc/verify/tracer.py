@@ -33,8 +33,8 @@ from commcc.graph.ops.operands import handed_group
 from commcc.graph.ops.sizes import EXTENTS
 from commcc.serialization.attributes import content_hash, find, is_plain, surroundings_hash
 from commcc.serialization.fake_ops import UnknownValue
-from commcc.verify.annotations import hold_against
-from commcc.verify.entangled import WHY, entangled, origins
+from commcc.verify.annotations import check_allocation, hold_against, hold_element_against
+from commcc.verify.entangled import BITWISE, WHY, entangled, is_lazy, peculiarities
 from commcc.verify.explained import Explainer, settled
 from commcc.verify.hidden import opaque_in
 from commcc.verify.host import copies_across
@@ -175,6 +175,8 @@ class Tracer(Explainer):
             try:
                 if fills:
                     return self.filled(node, path, arguments)
+                if path in BITWISE and any(is_lazy(self, tensor) for tensor in all_tensors(arguments)):
+                    raise Undecidable("a view of bits that are conjugated or negated only when they are read")
                 return self.regrouped(node, path, arguments) if twin == path else self.delivered(node, twin, arguments)
             except Impossible as reason:
                 keys = tuple(key_of(self.table, value) for value in arguments.values())
@@ -202,6 +204,8 @@ class Tracer(Explainer):
         term, known = self.table.intern(key), self._elements.get(key)
         if known is not None:
             return self.memory.current(known) if isinstance(known, Tensor) else known
+        if self.first:
+            hold_element_against(self, node, source.term, index)
         value = self.result(node, node.meta.get("val"), term, () if source.base is None else (source.base,))
         self._elements[key] = value
         if isinstance(value, Tensor):
@@ -224,8 +228,7 @@ class Tracer(Explainer):
         keys = (*keys, *self.hidden.written(self.hidden.found_in(handed))) if handed else keys
         if written and (shared := entangled(node, self.root, self.memory, table, tensors, written)):
             keys, why = (*keys, *shared), why or WHY
-        if fact.identity:
-            keys = (*keys, ("made as", ("origins", origins(node))))
+        keys = (*keys, *peculiarities(self, node, op, tensors))
         around = tuple(self._surroundings(tensor) for tensor in tensors) if fact.storage else ()
         seen = (*around, self._surroundings(self._constants())) if does.keeps else around
         strides = tuple([tensor.meta.strides for tensor in tensors])
@@ -246,9 +249,9 @@ class Tracer(Explainer):
             self.memory.link(tensor.root for name in fact.joins for tensor in all_tensors(arguments.get(name)))
         val = self._restated(node, plain) if self.relaid else node.meta.get("val")
         if fact.allocates and not self.relaid and not self.first:
-            self.check_allocation(node, val, term)
-        if self.first and not why:
-            hold_against(self, node, fact, arguments)
+            check_allocation(self, node, val, term)
+        if self.first and not regroups(op.twin):
+            hold_against(self, node, fact, arguments, term)
         value = self._result(node, val, term, fact, arguments)
         self.relaid = False
         self.host.copied(node, arguments, value)
@@ -449,13 +452,17 @@ class Tracer(Explainer):
         places = [node for node in module.graph.nodes if node.op == "placeholder"]
         trace = inner.walk(module.graph, {node.name: parameter(i, node) for i, node in enumerate(places)})
         self.trace.events.extend(replace(event, filled=None) for event in trace.events)
-        self.trace.live.update(trace.live)
-        self.trace.doubts.update(trace.doubts)
+        for name in ("live", "doubts", "alone", "disputed"):
+            getattr(self.trace, name).update(getattr(trace, name))
+        if inner.leaves_in_flight():
+            self.trace.doubts.setdefault("a launch or copy that a sub-graph begins still fills it afterwards", "")
         body = Body(inner, meeting(module.graph, module), inner._kept)
         term = table.intern(body.key())
         if doubt := body.doubt():
             table.undecided.setdefault(term, f"in a sub-graph: {doubt}")
         table.summaries[term] = body.summary()
+        given = [value.meta for _, value in trace.inputs if isinstance(value, Tensor)]
+        table.signatures[term] = (given, [o.value.meta for o in trace.outputs if isinstance(o.value, Tensor)])
         table.subgraphs[id(module)] = (term, module)
         return term
 

@@ -28,6 +28,7 @@ ACTING = frozenset(
     f"aten.{name}"
     for name in (
         *("_print", "record_stream", "_backward", "retain_grad", "requires_grad_", "set_data", "_version"),
+        "_cudnn_rnn_flatten_weight",  # it puts weights into one new storage
         *("_cufft_set_plan_cache_max_size", "_cufft_clear_plan_cache", "_propagate_xla_data", "from_file"),
     )
 )
