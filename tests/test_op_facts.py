@@ -349,3 +349,16 @@ def test_levels_of_vmap_are_barriers_and_have_names():
     assert facts(add).barrier
     with pytest.raises(InputError):
         resolve("torch._functorch.predispatch.threading")
+
+
+def test_running_statistics_are_written():
+    """By all that is given them with a momentum, on devices that no test has too, unless the op's name says otherwise."""
+    reads = ("_functional", "_no_training", "_no_update", "_backward")
+    for schema in torch._C._jit_get_all_schemas():
+        given = {argument.name for argument in schema.arguments}
+        if not schema.name.startswith("aten::") or not given >= {"running_mean", "running_var"}:
+            continue
+        name = schema.name.removeprefix("aten::")
+        op = getattr(getattr(torch.ops.aten, name), schema.overload_name or "default")
+        written = {"running_mean", "running_var"} <= set(facts(op).writes)
+        assert written != name.endswith(reads), name

@@ -30,7 +30,7 @@ import torch
 from torch import fx, nn
 from torch._guards import SLoc
 from torch._library import simple_registry
-from torch._ops import HigherOrderOperator, OpOverload
+from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.symbolic_shapes import ValueRangesSLoc
 from torch.utils import _pytree as pytree
@@ -90,6 +90,18 @@ class Evaluator:
         check_callable(target)
         _check_outputs(target, args)
         return self.history.once(target, args, kwargs, lambda: self.call(target, *self._spared(target, args, kwargs)))
+
+    def run_open(self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """As :meth:`run`, and of an operator of Python, or an op whose overload is left open, on tensors as well."""
+        if isinstance(target, OpOverloadPacket):
+            try:
+                name = torch._C._jit_resolve_packet(target._qualified_op_name, *args, **kwargs)
+            except (RuntimeError, TypeError) as error:
+                raise UnknownValue(f"{target} is not run on these arguments: {str(error)[:80]}") from None
+            return self.run(getattr(target, name or "default"), args, kwargs)
+        if plain_name(target) is not None:
+            return self.call(bounded(target), args, kwargs)
+        return self.run(target, args, kwargs)
 
     def _described(self, described: Description, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if described.like is not None:

@@ -380,7 +380,7 @@ class State:
         except InputError as error:
             raise Undecidable(error.what) from None
         with quiet():
-            return self._evaluator.run(node.target, args, kwargs)
+            return self._evaluator.run_open(node.target, args, kwargs)
 
     def _stand_in(self, operand: fx.Node) -> Any:
         value, val = self.env[operand], operand.meta.get("val")
