@@ -352,7 +352,7 @@ def test_levels_of_vmap_are_barriers_and_have_names():
 
 
 def test_running_statistics_are_written():
-    """By all that is given them with a momentum, on devices that no test has too, unless the op's name says otherwise."""
+    """By all that is given them, on devices that no test has too, unless the name says otherwise."""
     reads = ("_functional", "_no_training", "_no_update", "_backward")
     for schema in torch._C._jit_get_all_schemas():
         given = {argument.name for argument in schema.arguments}
