@@ -271,10 +271,10 @@ def named_in(paths: list[Path], pattern: str) -> set[str]:
     return found
 
 
-#: Ops of samples and tests without a kernel for CPUs, or that are not run at all.
+#: Ops of samples and tests without a kernel for CPUs, that few matrices suit, or that are not run at all.
 ELSEWHERE = re.compile(
     r"aten\.(_scaled_dot_product_(flash|cudnn|efficient)_attention(_backward)?|_flash_attention_forward\w*|_scaled_grouped_mm|cudnn_convolution"
-    r"|_scaled_mm|_sparse_coo_tensor_with_dims_and_tensors|_reshape_alias|retain_grad|from_file|record_stream|save|warn|_print|initial_seed|_check_is_size)\."
+    r"|linalg_cholesky|_cudnn_rnn_flatten_weight|batch_norm_gather_stats_with_counts|_scaled_mm|_sparse_coo_tensor_with_dims_and_tensors|_reshape_alias|retain_grad|from_file|record_stream|save|warn|_print|initial_seed|_check_is_size)\."
 )
 
 

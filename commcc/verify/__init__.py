@@ -198,7 +198,7 @@ def _compare_events(pair: Pair) -> None:
         else:
             new.setdefault((event.rule, *event.key[:2]), []).append(event)
     for event in pair.before.events:  # what is said wrongly in BEFORE alone
-        if event.key[0] == "val" and old[number(event.key)] > 0:
+        if event.key[0] == "val" and event.node in pair.before.live and old[number(event.key)] > 0:
             old[number(event.key)] -= 1
             pair.report.gap(event.rule, event.node, f"{event.text} (in BEFORE)")
     for trace in (pair.before, pair.after):

@@ -16,6 +16,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from commcc.graph.ops import libraries
+from commcc.graph.ops.effects import CALLS
 from commcc.serialization.fake_ops import UnknownValue
 from commcc.verify.hidden import opaque_in
 from commcc.verify.sizes import Meta, Undecidable, mismatch
@@ -88,10 +89,6 @@ def compare_annotations(pair: Pair) -> None:
         (pair.report.gap if sure else pair.report.note)("value", node, text)
 
 
-#: Ops that hand their operands to a graph as they are, and give what it gives.
-_CALLS = frozenset({"higher_order.invoke_subgraph", "higher_order.cond"})
-
-
 def _hold_body_against(state: State, node: fx.Node, fact: OpFacts, arguments: Mapping[str, Any], term: int) -> None:
     """Remember where inputs of a sub-graph are not what it is handed, and where what is said of its results is not what
     it returns. term: that of the call.
@@ -99,7 +96,7 @@ def _hold_body_against(state: State, node: fx.Node, fact: OpFacts, arguments: Ma
     signatures = state.table.signatures
     bodies = [signatures[value.term] for value in opaque_in(arguments.values()) if value.term in signatures]
     operands = [tensor.meta for tensor in all_tensors(arguments)]
-    val, calls = node.meta.get("val"), fact.name in _CALLS
+    val, calls = node.meta.get("val"), fact.name in CALLS
     for inputs, outputs in bodies:
         handed = list(zip(operands, inputs, strict=True)) if len(operands) == len(inputs) else []
         said = [_meta(part) for part in val if isinstance(part, torch.Tensor)] if isinstance(val, (tuple, list)) else []

@@ -22,6 +22,7 @@ from torch.utils import _pytree as pytree
 
 from commcc.graph.ops import facts, is_getitem
 from commcc.graph.ops.functions import plain_name
+from commcc.graph.ops.views import BITWISE
 from commcc.serialization.attributes import find
 from commcc.serialization.fake_ops import UnknownValue
 from commcc.verify.sizes import Undecidable
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
     from commcc.verify.terms import Op, Tensor, Terms
     from commcc.verify.trace import State
 
-#: Views that PyTorch refuses of what is conjugated or negated only when it is read.
-BITWISE = frozenset({"aten.view_as_real.default", "aten.view.dtype", "aten.view_as_complex.default"})
 #: Pairs of operands of one op: so many that share memory are told apart, and so many are looked at.
 _MOST, _MOST_LOOKED_AT = 5_000, 500_000
 WHY = "what an op gives whose operands share memory that it writes"

@@ -31,10 +31,11 @@ from commcc.graph.ops.arithmetic import ON_SIZES
 from commcc.graph.ops.constants import COPIES
 from commcc.graph.ops.operands import handed_group
 from commcc.graph.ops.sizes import EXTENTS
+from commcc.graph.ops.views import BITWISE
 from commcc.serialization.attributes import content_hash, find, is_plain, surroundings_hash
 from commcc.serialization.fake_ops import UnknownValue
 from commcc.verify.annotations import check_allocation, hold_against, hold_element_against
-from commcc.verify.entangled import BITWISE, WHY, entangled, is_lazy, peculiarities
+from commcc.verify.entangled import WHY, entangled, is_lazy, peculiarities
 from commcc.verify.explained import Explainer, settled
 from commcc.verify.hidden import opaque_in
 from commcc.verify.host import copies_across

@@ -54,6 +54,8 @@ BODIES = frozenset(
         *("wrap_with_set_grad_enabled", "dynamo_bypassing_wrapper"),
     )
 )
+#: Those of them that hand their operands to a graph as they are, and give what it gives.
+CALLS = frozenset({"higher_order.invoke_subgraph", "higher_order.cond"})
 #: Higher-order ops that do what the op does that is handed to them, or what a kernel does to its arguments.
 WRAPPERS = frozenset(
     f"higher_order.{name}"

@@ -11,6 +11,8 @@ from enum import Enum, auto
 #: Another shape for all elements in their order.
 RESHAPES = frozenset({"aten.view", "aten.reshape", "aten._unsafe_view"})
 EXPAND = "aten.expand"
+#: Views, by overload, that PyTorch refuses of what is conjugated or negated only when it is read.
+BITWISE = frozenset({"aten.view_as_real.default", "aten.view.dtype", "aten.view_as_complex.default"})
 CASTS = frozenset({"aten._to_copy", "prims.convert_element_type"})
 #: Parts of the operand.
 SPLITS = frozenset({"aten.split_with_sizes", "aten.split"})
