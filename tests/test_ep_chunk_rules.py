@@ -38,7 +38,7 @@ SLICES = {
     "mean of features": lambda b, x, w: b.call(aten.mean.dim, x, [1]),
     "features taken": lambda b, x, w: b.call(aten.slice.Tensor, x, 1, 1, 3),
     "all rows taken": lambda b, x, w: b.call(aten.slice.Tensor, x, 0, 0, 8),
-    "folded with features": lambda b, x, w: b.call(aten.view.default, x, [-1]),
+    "folded with features": lambda b, x, w: b.call(aten.view.default, b.call(aten.neg.default, x), [-1]),
     "looked up": lambda b, x, w: b.call(
         aten.embedding.default, w, b.call(aten._to_copy.default, b.call(aten.gt.Scalar, x, 0), dtype=torch.int64)
     ),

@@ -34,6 +34,8 @@ from commcc.graph.annotations import CHUNK, ORIGINAL, REGION, ROLE
 from commcc.graph.copying import copy_node
 from commcc.graph.ops.collective_table import EXCHANGE
 from commcc.graph.ops.decomposed import SIZES
+from commcc.graph.ops.operands import storages as ops_storages
+from commcc.graph.ops.operands import written as ops_written
 from commcc.graph.ops.sizes import COMPARED, NUMBERED
 from commcc.graph.ops.views import RESHAPES
 from commcc.serialization.fake_ops import Evaluator, UnknownValue
@@ -44,7 +46,7 @@ from commcc.verify.clones import folded as folded_rows
 from commcc.verify.tokens import kinds_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from commcc.graph.program import Program
     from commcc.verify.verdict import Report
@@ -138,9 +140,12 @@ class _Fold:
         self.seen: dict[fx.Node, tuple[Part, list[int]]] = {}
         self.blocks: dict[fx.Node, str] = {}
         self.env: dict[fx.Node, fx.Node] = {}
+        self.graph = fx.Graph()
+        #: What was put together once, in new memory.
+        self.given: set[str] = set()
 
     def run(self, after: fx.Graph) -> fx.Graph:
-        graph = fx.Graph()
+        graph = self.graph
         self.outside = {node.name for node in after.nodes if node not in self.claims}
         for node in after.nodes:
             if node not in self.claims:
@@ -342,6 +347,9 @@ class _Fold:
             split = ops.argument(first, "self")
             self.parts[node] = Part(self.env[split].name, int(str(node.args[1])), split=first)
         elif op == "aten.clone" and isinstance(first, fx.Node) and first in self.parts:
+            shown, later = ops_storages([first]), islice(self.claims_from(node), 1, None)
+            if any(not shown.isdisjoint(ops_storages(ops_written(after))) for after in later):
+                raise Unfaithful(node, "copies what is written afterwards")
             self.parts[node] = self.parts[first]
         elif op in RESHAPES and isinstance(first, fx.Node):
             self._reshaped(node, first)
@@ -355,6 +363,14 @@ class _Fold:
             self._added(node, module)
         else:
             raise Unfaithful(node, f"({op}) is at the boundary of a module that is cut, where it has no business")
+
+    def claims_from(self, node: fx.Node) -> Iterator[fx.Node]:
+        """A node, and all behind it that call an op."""
+        at = node
+        while at.op != "output" and at.op != "root":
+            if at.op == "call_function":
+                yield at
+            at = at.next
 
     def _split(self, node: fx.Node, module: Module) -> None:
         sizes = ops.argument(node, "split_sizes")
@@ -374,7 +390,23 @@ class _Fold:
         dim = ops.argument(node, "dim", 0) % max(len(getattr(node.meta.get("val"), "shape", ())), 1)
         if module.joined.setdefault(first.of, dim) != dim:
             raise Unfaithful(node, "joins along another dimension than before")
-        self.env[node] = self.whole[first.of]
+        self.env[node] = self._put_together(node, first.of)
+
+    def _put_together(self, node: fx.Node, of: str) -> fx.Node:
+        """What stands for a whole that is put together in new memory: the node of BEFORE where that has memory of its
+        own, laid out alike, and nothing else was made of it; a copy elsewhere.
+        """
+        whole, val, old = self.whole[of], node.meta.get("val"), self.before[of].meta.get("val")
+        fact = ops.facts(whole.target)
+        own = not (fact.views or fact.writing) and of not in self.given
+        self.given.add(of)
+        if own and isinstance(val, torch.Tensor) and isinstance(old, torch.Tensor) and _strides(val) == _strides(old):
+            return whole
+        copied = self.graph.call_function(
+            torch.ops.aten.clone.default, (whole,), {"memory_format": torch.contiguous_format}
+        )
+        copied.name, copied.meta = f"{node.name}_whole", dict(node.meta)
+        return copied
 
     def _reshaped(self, node: fx.Node, source: fx.Node) -> None:
         """Rows in blocks are joined with a dimension for the blocks, which goes again afterwards."""
@@ -384,7 +416,7 @@ class _Fold:
         if known and part is not None and part.last is None and part.split is None:
             self.seen[node] = (part, list(sizes))
         elif known and of is not None and list(sizes) == list(self.before[of].meta["val"].shape):
-            self.env[node] = self.whole[of]
+            self.env[node] = self._put_together(node, of)
         else:
             raise Unfaithful(node, f"sees {source.name!r:.60} as {sizes!s:.60}, where it has no business")
 
@@ -432,5 +464,9 @@ class _Fold:
         self._check_shape(node, node.args[1], part)
         self.parts[node] = Part(part.of, 0, part.chunk)
         if part.chunk == module.chunks - 1:
-            self.env[node] = self.whole[part.of]
+            self.env[node] = self._put_together(node, part.of)
             module.added.add(part.of)
+
+
+def _strides(val: torch.Tensor) -> tuple[Any, ...] | None:
+    return tuple(val.stride()) if val.layout is torch.strided else None

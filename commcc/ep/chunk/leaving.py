@@ -8,6 +8,7 @@ import torch
 
 from commcc.ep.chunk.refuse import named, refuse
 from commcc.ep.chunk.state import OVER_TOKENS, State
+from commcc.graph import ops
 from commcc.plan import Join
 
 if TYPE_CHECKING:
@@ -129,6 +130,8 @@ def leaving(view: View, trial: Trial, draft: Draft, inside: set[int]) -> tuple[J
         state = trial.states.get(node)
         if not isinstance(state, State) or state.kind not in PROOFS:
             _refuse(view, draft, node, users, state)
+        if state.kind == "rows":
+            _check_memory(view, draft, number, inside)
         joins.append(Join(number, state.kind, state.dim, PROOFS[state.kind]))
     return tuple(joins)
 
@@ -151,6 +154,34 @@ def _check_rewritten(view: View, draft: Draft, number: int, users: list[int], in
     if outer is not None and any(user > outer and user in inside for n in readers for user in index.users[n]):
         what = f"is written by '{index.names[outer]}' outside the region and read inside after that"
         refuse(draft.root, view.nodes[number], what, "write to a copy outside the module")
+
+
+def _check_memory(view: View, draft: Draft, number: int, inside: set[int]) -> None:
+    """Chunks are joined in new memory, row by row: neither a caller may see that, nor what asks how a tensor lies."""
+    index, node = view.index, view.nodes[number]
+    own = set(index.storages[number])
+    # What lies otherwise than joined chunks, as far as that goes.
+    strided, rest = {number}, [number]
+    while rest:
+        at = rest.pop()
+        tensor = index.tensors[at]
+        for user in index.users[at] if tensor is not None and not tensor.contiguous else ():
+            if user not in inside and user not in strided:
+                strided.add(user)
+                rest.append(user)
+    seen = next((n for n in sorted(strided - {number}) if index.ops[n] == "output"), None)
+    asks = (user for at in strided for user in index.users[at] if user not in inside)
+    asking = next((user for user in asks if ops.facts(view.nodes[user].target).storage), seen)
+    if asking is not None:
+        what = f"lies in memory otherwise than joined chunks do, which '{index.names[asking]}' shows"
+        refuse(draft.root, node, what, "make it contiguous in the module, or leave this module whole")
+    returned = {pred for at, op in enumerate(index.ops) if op == "output" for pred in index.data_preds[at]}
+    shown = [other for other in returned if own.intersection(index.storages[other])]
+    outer = [n for n in view.sharing(number) if n not in inside and index.ops[n] == "placeholder"]
+    others = sorted({*outer, *shown} - {number})
+    if shown and others:
+        what = f"is returned, or a view of it, in the memory of '{index.names[others[0]]}'; joined chunks are a copy"
+        refuse(draft.root, node, what, "return a copy of it (clone)")
 
 
 def _refuse(view: View, draft: Draft, node: fx.Node, users: list[int], state: object) -> NoReturn:
