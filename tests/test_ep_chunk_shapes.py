@@ -138,3 +138,27 @@ def test_a_number_read_from_the_tokens_cannot_leave():
     )
     with pytest.raises(InputError, match=text):
         plan_of(program)
+
+
+LEAVES = {
+    "what lies otherwise than chunks joined": lambda b, x: (
+        [b.call(aten.t.default, b.call(aten.neg.default, x))],
+        "lies in memory otherwise",
+    ),
+    "a view of an input": lambda b, x: ([b.call(aten.view.default, x, [32])], "in the memory of 'x'"),
+    "two views of one memory": lambda b, x: (
+        [made := b.call(aten.neg.default, x), b.call(aten.view.default, made, [32])],
+        "in the memory of",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LEAVES)
+def test_what_a_caller_sees_of_memory_is_not_cut(name):
+    b = Layers()
+    x = b.tokens("x", 8, 4)
+    with b.module(MOE):
+        y = moved(b, x)
+        made, why = LEAVES[name](b, x)
+    with pytest.raises(InputError, match=why):
+        chunked(b.done([y, *made]))

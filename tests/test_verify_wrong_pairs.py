@@ -16,7 +16,7 @@ from commcc.verify import verify
 TEXT = (Path(__file__).parent / "data" / "wrong_pairs.txt").read_text()
 PAIRS = dict(re.findall(r"^\[([^\n]+)\]\n(.*?)(?=^\[|\Z)", TEXT, re.MULTILINE | re.DOTALL))
 #: What is begun inside and still going on when a sub-graph ends, and what is said wrongly, is not even proved itself.
-UNPROVED = ("a dtype said wrongly", "a sub-graph launches", "a sub-graph copies")
+UNPROVED = ("a dtype said wrongly", "said wrongly", "a broadcast of", "a sub-graph launches", "a sub-graph copies")
 
 
 @pytest.mark.parametrize("name", PAIRS)
@@ -31,4 +31,4 @@ def test_no_wrong_pair_is_proved(tmp_path, name):
 
 
 def test_there_are_pairs():
-    assert len(PAIRS) > 40
+    assert len(PAIRS) > 70

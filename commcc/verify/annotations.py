@@ -3,9 +3,10 @@
 Of ops that are not explained, shapes and dtypes come from there for both graphs, so that what is wrong in both alike
 would be proved. Calls that look alike are looked at once.
 
-Limits: sizes with symbols are taken as they are said, and so are devices; ops of libraries besides PyTorch's own, and
-results whose shape only the elements tell, are not looked at. What another PyTorch, or the kernel for another device,
-may well give is a remark: strides, and second results of ops that are not of the core set.
+Limits: sizes with symbols are taken as they are said, and so are devices. Ops of libraries besides PyTorch's own are
+not looked at, nor are higher-order ops that give more or fewer results than their graph, or what an op gives (scans
+with a carry, ``out_dtype``, ``run_and_save_rng_state``). What another PyTorch, or the kernel for another device, may
+well give is a remark: strides, and second results of ops that are not of the core set.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from commcc.verify.pair import Pair
     from commcc.verify.trace import State
 
-_UNSAID = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
+_ASKED = libraries.TESTED | libraries.ARITHMETIC | {"_c10d_functional", "_c10d_functional_autograd"}
 
 
 def hold_against(state: State, node: fx.Node, fact: OpFacts, arguments: Mapping[str, Any], term: int) -> None:
@@ -39,13 +40,13 @@ def hold_against(state: State, node: fx.Node, fact: OpFacts, arguments: Mapping[
     if fact.body:
         _hold_body_against(state, node, fact, arguments, term)
     target, val = node.target, node.meta.get("val")
-    if fact.name.partition(".")[0] not in libraries.TESTED | libraries.ARITHMETIC:
+    if fact.name.partition(".")[0] not in _ASKED:
         return
     said = [part for part in (val if isinstance(val, (tuple, list)) else (val,)) if isinstance(part, torch.Tensor)]
     seen = ((str(part.dtype), tuple(map(str, part.shape)), tuple(map(str, _strides(part) or ()))) for part in said)
     looks = (id(target), *((name, _looks(value)) for name, value in arguments.items()), *seen)
     tags = getattr(target, "tags", ())
-    if not said or fact.effect or looks in state.table.judged or any(tag in tags for tag in _UNSAID):
+    if not said or fact.effect or looks in state.table.judged:
         return
     state.table.judged.add(looks)
     try:
@@ -97,17 +98,17 @@ def _hold_body_against(state: State, node: fx.Node, fact: OpFacts, arguments: Ma
     bodies = [signatures[value.term] for value in opaque_in(arguments.values()) if value.term in signatures]
     operands = [tensor.meta for tensor in all_tensors(arguments)]
     val, calls = node.meta.get("val"), fact.name in CALLS
-    for inputs, outputs in bodies:
+    for inputs, outputs in bodies if calls else bodies[-1:]:  # a loop has its condition first
         handed = list(zip(operands, inputs, strict=True)) if len(operands) == len(inputs) else []
         said = [_meta(part) for part in val if isinstance(part, torch.Tensor)] if isinstance(val, (tuple, list)) else []
-        returned = list(zip(outputs, said, strict=True)) if calls and len(said) == len(outputs) else []
+        returned = list(zip(outputs, said, strict=True)) if len(said) == len(outputs) else []
         for known, told in (*handed, *returned):
             # Loops and maps hand on parts.
             both = (known, told) if calls else (known._replace(shape=None), told._replace(shape=None))
             if wrong := mismatch(*_of_numbers(*(meta._replace(strides=None, device=None) for meta in both))):
                 state.trace.disputed.setdefault(node.name, (wrong, True))
-        if calls:
-            state.returned[term] = outputs
+        # Maps and scans stack what their graph gives.
+        state.returned[term] = outputs if calls else [meta._replace(shape=None) for meta in outputs]
 
 
 def hold_element_against(state: State, node: fx.Node, term: int, index: int) -> None:

@@ -158,7 +158,12 @@ class _Fold:
             if _key(node, ROLE) == "body":
                 self._clone(graph, node, module)
             else:
-                self._boundary(node, module)
+                try:
+                    self._boundary(node, module)
+                except (TypeError, ValueError, IndexError, KeyError, AttributeError):
+                    raise Unfaithful(
+                        node, "is at the boundary of a module, with arguments that make no sense"
+                    ) from None
         for module in self.modules.values():
             short = next((clones for clones in module.clones.values() if len(clones) != module.chunks), None)
             if short is not None:

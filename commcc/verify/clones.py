@@ -336,7 +336,7 @@ class Operands:
                 self.tree(*pair, scaled, at)
         elif isinstance(old, dict) and isinstance(own, dict) and list(own) == list(old):
             self.tree(list(own.values()), list(old.values()), scaled)
-        elif (own != old or type(own) is not type(old)) and not self._same_group(own, old):
+        elif (repr(own) != repr(old) or type(own) is not type(old)) and not self._same_group(own, old):
             if not self._as_tokens(own, old):
                 self._refuse(own, old)
             scaled.append(place)

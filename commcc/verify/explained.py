@@ -207,7 +207,8 @@ def settled(table: Terms, path: str, arguments: dict[str, Any]) -> Value | None:
     """What a comparison of numbers says, or that an assert of what is true does nothing; None for all else."""
     values = list(arguments.values())
     if path in COMPARISONS and len(values) == 2 and all(isinstance(value, int) for value in values):
-        return bool(COMPARISONS[path](*values))
+        # Of numbers `and_` and `or_` are bitwise, of what compares them they are not.
+        return COMPARISONS[path](*values)  # type: ignore[no-any-return]
     if path == "torch.sym_not" and values and isinstance(values[0], bool):
         return not values[0]
     return Opaque(table.intern(("holds", path))) if _holds(path, arguments) else None

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from commcc.graph.ops import op_name
+from commcc.graph.ops import argument_names, op_name
+from commcc.graph.program import all_graphs
 from commcc.serialization.logs.triton_kernels import KERNELS
 
 if TYPE_CHECKING:
@@ -29,12 +30,14 @@ def compare_kernels(before: Program, after: Program, report: Report) -> None:
     old, new = before.header.get(KERNELS), after.header.get(KERNELS)
     if not isinstance(old, dict) or not isinstance(new, dict) or old == new:
         return
-    for node in after.graph.nodes:
+    for node in (node for graph in all_graphs(after.graph, after.root) for node in graph.nodes):
         if node.op != "call_function" or not op_name(node.target).startswith("higher_order.triton_kernel_wrapper"):
             continue
         for argument, what in _WHAT.items():
             tables = [table.get(argument) for table in (old, new)]
-            number = str(node.kwargs.get(argument))
+            names = argument_names(node.target) or ("kernel_idx", "constant_args_idx")
+            place = names.index(argument) if argument in names else len(node.args)
+            number = str(node.kwargs.get(argument, node.args[place] if place < len(node.args) else None))
             one, other = (table.get(number) if isinstance(table, dict) else None for table in tables)
             if one != other:
                 report.gap("value", node.name, f"{what.format(number)} in BEFORE's file")

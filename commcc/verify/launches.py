@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from commcc.base.terms import Kind
 from commcc.graph.ops import facts
+from commcc.verify.annotations import hold_against
 from commcc.verify.barriers import place
 from commcc.verify.contents import (
     BROADCAST,
@@ -69,6 +70,15 @@ def launch(state: State, node: fx.Node, fact: CollectiveOp, groups: Mapping[str,
         text = f"{path_of(node.target)} writes into a tensor that is conjugated or negated only when it is read"
         state.event("collective", node, text, ("lazy", tuple(out.content for out in outs)))
         trace.barriers.append(node.name)
+    if (
+        fact.kind is Kind.BROADCAST
+        and not outs
+        and not all(
+            t.shape is not None and t.meta.strides is not None and is_contiguous(t.shape, t.meta.strides)
+            for t in inputs
+        )
+    ):  # PyTorch's shape function says one thing, its kernel does another
+        trace.doubts.setdefault("how a broadcast of a tensor lies that is not contiguous", node.name)
     alone = bool(outputs) and _is_alone(table, fact, arguments, inputs)
     if alone:
         trace.alone.setdefault(str(arguments["group_name"]), node.name)
@@ -80,6 +90,8 @@ def launch(state: State, node: fx.Node, fact: CollectiveOp, groups: Mapping[str,
     if outputs:
         value = _explained(state, node, fact, outputs, outs, alone=alone)
     else:
+        if state.first and fact.kind is Kind.ALL_TO_ALL:
+            hold_against(state, node, facts(node.target), arguments, term)
         value = state.result(node, node.meta.get("val"), term, tuple(outs))
     if unseen or isinstance(value, Opaque):
         inputs = [*inputs, *state.hidden.reached_from(unseen)]

@@ -103,7 +103,8 @@ def _clamped(value: object, default: Size, size: Size) -> Size:
 def _slice(table: Terms, a: Arguments) -> Formed:
     tensor, shape = known(a["self"])
     dim = dimension(a["dim"], len(shape))
-    if a.get("step", 1) != 1:
+    step = a.get("step", 1)
+    if step != 1 or isinstance(step, (float, bool)):
         raise Undecidable("a slice with a step")
     start = _clamped(a.get("start"), 0, shape[dim])
     end = _clamped(a.get("end"), shape[dim], shape[dim])

@@ -154,6 +154,8 @@ def _reshaped(tensor: Tensor, shape: Shape, *, must_view: bool) -> Formed:
 def _new_shape(tensor: Tensor, wanted: object) -> Shape:
     _, shape = known(tensor)
     new = sizes_in(wanted)
+    if any(isinstance(size, int) and size < -1 for size in new) or new.count(-1) > 1:
+        raise Impossible("sizes below zero")
     numel = product(shape)
     if new.count(-1) == 1:
         rest = product(size for size in new if size != -1)
@@ -181,6 +183,8 @@ def flatten(_table: Terms, a: Arguments) -> Formed:
     if not shape:
         return _reshaped(tensor, (1,), must_view=False)
     first, last = dimension(a["start_dim"], len(shape)), dimension(a["end_dim"], len(shape))
+    if first > last:
+        raise Impossible("a dimension that begins behind its end")
     new = (*shape[:first], product(shape[first : last + 1]), *shape[last + 1 :])
     return _reshaped(tensor, new, must_view=False)
 
@@ -201,6 +205,8 @@ def squeeze(_table: Terms, a: Arguments) -> Formed:
     wanted = a.get("dim")
     dims = tuple(range(len(shape))) if wanted is None else wanted if isinstance(wanted, tuple) else (wanted,)
     chosen = {dimension(dim, len(shape)) for dim in dims}
+    if len(chosen) != len(dims):
+        raise Impossible("a dimension that is named twice")
     if any(not isinstance(shape[dim], int) for dim in chosen):
         raise Undecidable("a symbolic dimension that may be 1")
     keep = [dim for dim in range(len(shape)) if dim not in chosen or shape[dim] != 1]
@@ -297,6 +303,9 @@ def view_dtype(table: Terms, a: Arguments) -> Formed:
     dtype, old = a["dtype"], tensor.dtype
     if old is None or (old.itemsize != dtype.itemsize and not shape):
         raise Undecidable("a tensor whose dtype is not known")
+    laid = tensor.meta.strides
+    if old.itemsize != dtype.itemsize and (laid is None or not is_contiguous(shape, laid)):
+        raise Undecidable("bytes of a tensor that is not contiguous")
     content = reinterpret(table, tensor.content, dtype)
     if old.itemsize == dtype.itemsize:
         return Formed(content, shape, dtype, tensor.meta.strides, VIEW)

@@ -31,7 +31,7 @@ from commcc.graph.ops.arithmetic import ON_SIZES
 from commcc.graph.ops.constants import COPIES
 from commcc.graph.ops.operands import handed_group
 from commcc.graph.ops.sizes import EXTENTS
-from commcc.graph.ops.views import BITWISE
+from commcc.graph.ops.views import BITWISE, GATHERING
 from commcc.serialization.attributes import content_hash, find, is_plain, surroundings_hash
 from commcc.serialization.fake_ops import UnknownValue
 from commcc.verify.annotations import check_allocation, hold_against, hold_element_against
@@ -251,7 +251,9 @@ class Tracer(Explainer):
         val = self._restated(node, plain) if self.relaid else node.meta.get("val")
         if fact.allocates and not self.relaid and not self.first:
             check_allocation(self, node, val, term)
-        if self.first and not regroups(op.twin):
+        # Of dtypes without a common one, shape functions of these say something of their own.
+        undecided = bool(why) and not fact.writing and fact.name not in GATHERING
+        if self.first and (undecided or not regroups(op.twin)):
             hold_against(self, node, fact, arguments, term)
         value = self._result(node, val, term, fact, arguments)
         self.relaid = False

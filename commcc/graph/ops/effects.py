@@ -55,7 +55,18 @@ BODIES = frozenset(
     )
 )
 #: Those of them that hand their operands to a graph as they are, and give what it gives.
-CALLS = frozenset({"higher_order.invoke_subgraph", "higher_order.cond"})
+CALLS = frozenset(
+    f"higher_order.{name}"
+    for name in (
+        *("invoke_subgraph", "cond", "wrap", "control_deps", "hints_wrapper", "strict_mode"),
+        *(
+            "tag_activation_checkpoint",
+            "wrap_activation_checkpoint",
+            "wrap_with_autocast",
+            "wrap_with_set_grad_enabled",
+        ),
+    )
+)
 #: Higher-order ops that do what the op does that is handed to them, or what a kernel does to its arguments.
 WRAPPERS = frozenset(
     f"higher_order.{name}"
