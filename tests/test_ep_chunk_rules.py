@@ -36,8 +36,10 @@ SLICES = {
     "rows by a matrix": lambda b, x, w: b.call(aten.mm.default, x, w),
     "softmax of features": lambda b, x, w: b.call(aten._softmax.default, x, 1, False),
     "mean of features": lambda b, x, w: b.call(aten.mean.dim, x, [1]),
-    "features taken": lambda b, x, w: b.call(aten.slice.Tensor, x, 1, 1, 3),
-    "all rows taken": lambda b, x, w: b.call(aten.slice.Tensor, x, 0, 0, 8),
+    "features taken": lambda b, x, w: b.call(
+        aten.clone.default, b.call(aten.slice.Tensor, x, 1, 1, 3), memory_format=torch.contiguous_format
+    ),
+    "all rows taken": lambda b, x, w: b.call(aten.slice.Tensor, b.call(aten.neg.default, x), 0, 0, 8),
     "folded with features": lambda b, x, w: b.call(aten.view.default, b.call(aten.neg.default, x), [-1]),
     "looked up": lambda b, x, w: b.call(
         aten.embedding.default, w, b.call(aten._to_copy.default, b.call(aten.gt.Scalar, x, 0), dtype=torch.int64)

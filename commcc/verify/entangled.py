@@ -25,6 +25,7 @@ from commcc.graph.ops.functions import plain_name
 from commcc.graph.ops.views import BITWISE
 from commcc.serialization.attributes import find
 from commcc.serialization.fake_ops import UnknownValue
+from commcc.verify.regroup import regroups
 from commcc.verify.sizes import Undecidable
 from commcc.verify.terms import path_of
 
@@ -46,7 +47,8 @@ def is_lazy(state: State, tensor: Tensor) -> bool:
     """Whether a tensor is, or may be, a view whose elements are conjugated or negated when they are read."""
     part: Tensor | None = tensor
     while part is not None:
-        if part.via is not None:
+        # What only regroups keeps elements as they are; and of symbols, shape functions would decide what they are.
+        if part.via is not None and not regroups(path_of(part.via[0].target)):
             try:
                 given = state.evaluated(part.via[0])
             except (UnknownValue, Undecidable):
