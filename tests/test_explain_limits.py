@@ -160,15 +160,22 @@ def test_a_synchronous_op():
     assert "asynchronous collective" in found.knobs[0].text
 
 
-def test_latency_and_neighbours_to_merge_with():
+def explained_of_four(merged=None):
+    """The second of four small gathers, one after the other; merged: what each is said to be a bucket of."""
     g = Graph()
     x = g.input()
     for k in range(4):
         launch = g.send(f"ag{k}", 40, "dp", x, size=10)
         g.latency[launch] = 30
+        if merged:
+            g.merged[launch] = merged
         x = g.mm(f"use{k}", 10, g.waited(f"w{k}", launch))
     g.output(x)
-    found = g.explain("ag1", latency=30)
+    return g.explain("ag1", latency=30)
+
+
+def test_latency_and_neighbours_to_merge_with():
+    found = explained_of_four()
     assert reason(found, "latency").saves_ns == 30
     (knob,) = [k for k in found.knobs if k.text.startswith("merge")]
     assert knob.text.startswith("merge it with the 3 next to it on group dp (40 B together): 70 ns instead of 160 ns")
@@ -177,15 +184,7 @@ def test_latency_and_neighbours_to_merge_with():
 
 
 def test_a_bucket_is_not_told_to_be_merged():
-    g = Graph()
-    x = g.input()
-    for k in range(4):
-        launch = g.send(f"ag{k}", 40, "dp", x, size=10)
-        g.latency[launch] = 30
-        g.merged[launch] = ("a", "b")
-        x = g.mm(f"use{k}", 10, g.waited(f"w{k}", launch))
-    g.output(x)
-    found = g.explain("ag1", latency=30)
+    found = explained_of_four(merged=("a", "b"))
     assert reason(found, "latency").saves_ns == 30
     assert not [knob for knob in found.knobs if knob.text.startswith("merge")]
 

@@ -69,9 +69,8 @@ def read_mesh(text: str) -> tuple[tuple[str, int], ...]:
 def capture(request: Request) -> dict[str, Any]:
     """Run the capture, and return what it wrote. Raises :class:`CommccError`."""
     _check(request)
-    output_folder(
-        request.output, "choose another with -o"
-    )  # made with the first graph, so that nothing else leaves one
+    # It is made with the first graph, so that what comes to nothing leaves none.
+    output_folder(request.output, "choose another with -o")
     with tempfile.TemporaryDirectory(prefix="commcc-capture-") as work:
         ask, answer = Path(work, "request.json"), Path(work, "answer.json")
         ask.write_text(json.dumps(asdict(request)))

@@ -119,7 +119,8 @@ def _improve(graph: Graph, moves: Moves, trials: int, bound: int) -> None:
     state, places, count = moves.state[0], moves.places, len(moves.places)
     measure(graph, moves)
     keep(graph, moves)
-    _best_so_far(moves, True)
+    state.best_over = state.over + 1  # than which the first order is better
+    _best_so_far(moves)
     state.most_run = max(state.run, SHORT)
     for trial in range(trials):
         if not state.best_over and state.best_step <= bound:
@@ -132,9 +133,11 @@ def _improve(graph: Graph, moves: Moves, trials: int, bound: int) -> None:
                 _move(graph, moves, state.first + _drawn(moves, count - 1 - state.first), _drawn(moves, 2))
         if allowed(graph, moves):
             measure(graph, moves)
-            if _no_worse(state, state.best_step + room):
+            if state.new_run <= state.most_run and _no_worse(
+                state, state.over, state.excess, state.step, state.run, state.best_step + room
+            ):
                 keep(graph, moves)
-                _best_so_far(moves, _is_best(state))
+                _best_so_far(moves)
                 continue
         for place in range(count):
             places[place].node = places[place].kept
@@ -149,9 +152,10 @@ def _drawn(moves: Moves, below: int) -> int:
 
 
 @compiled
-def _best_so_far(moves: Moves, is_best: bool) -> None:
+def _best_so_far(moves: Moves) -> None:
+    """Take the order that was kept for the best one, if it is no worse."""
     state = moves.state[0]
-    if not is_best:
+    if not _no_worse(state, state.best_over, state.best_excess, state.best_step, state.best_run, -1):
         return
     state.best_over, state.best_step, state.best_run = state.over, state.step, state.run
     state.best_excess = state.excess
@@ -160,29 +164,16 @@ def _best_so_far(moves: Moves, is_best: bool) -> None:
 
 
 @compiled
-def _is_best(state: Records) -> bool:
-    if state.over != state.best_over:
-        return bool(state.over < state.best_over)
-    if state.over and state.excess != state.best_excess:
-        return bool(state.excess < state.best_excess)
-    if state.step != state.best_step:
-        return bool(state.step < state.best_step)
-    return bool(state.run <= state.best_run)
-
-
-@compiled
-def _no_worse(state: Records, most: int) -> bool:
-    """Whether the order that is tried is as good as the one so far; a step of up to so many ns is good enough."""
-    if state.new_run > state.most_run:
-        return False
-    if state.new_over != state.over:
-        return bool(state.new_over < state.over)
+def _no_worse(state: Records, over: int, excess: int, step: int, run: int, most: int) -> bool:
+    """Whether the order that is tried is as good as one of these; a step of up to ``most`` ns is good enough."""
+    if state.new_over != over:
+        return bool(state.new_over < over)
     # Several places may be above the budget, and a peak falls with the last of them only.
-    if state.over and state.new_excess != state.excess:
-        return bool(state.new_excess < state.excess)
-    if state.new_step != state.step:
-        return bool(state.new_step < state.step or state.new_step <= most)
-    return bool(state.new_run <= state.run)
+    if over and state.new_excess != excess:
+        return bool(state.new_excess < excess)
+    if state.new_step != step:
+        return bool(state.new_step < step or state.new_step <= most)
+    return bool(state.new_run <= run)
 
 
 @compiled

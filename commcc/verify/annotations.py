@@ -11,6 +11,7 @@ device, may well give is a remark: strides, and second results of ops that are n
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,7 +22,7 @@ from commcc.graph.ops import libraries
 from commcc.graph.ops.effects import CALLS
 from commcc.serialization.fake_ops import UnknownValue
 from commcc.verify.hidden import opaque_in
-from commcc.verify.sizes import Meta, Undecidable, mismatch
+from commcc.verify.sizes import Meta, Undecidable, mismatch, strides_of
 from commcc.verify.terms import Tensor, all_tensors
 
 if TYPE_CHECKING:
@@ -43,10 +44,12 @@ def hold_against(state: State, node: fx.Node, fact: OpFacts, arguments: Mapping[
     if fact.name.partition(".")[0] not in _ASKED:
         return
     said = [part for part in (val if isinstance(val, (tuple, list)) else (val,)) if isinstance(part, torch.Tensor)]
-    seen = ((str(part.dtype), tuple(map(str, part.shape)), tuple(map(str, _strides(part) or ()))) for part in said)
+    if not said or fact.effect or _has_symbols(node):
+        return
+    seen = ((str(part.dtype), tuple(map(str, part.shape)), str(strides_of(part))) for part in said)
     looks = (id(target), *((name, _looks(value)) for name, value in arguments.items()), *seen)
     tags = getattr(target, "tags", ())
-    if not said or fact.effect or looks in state.table.judged or _has_symbols(node):
+    if looks in state.table.judged:
         return
     if _UNSAID.intersection(tags) and not _indexes_by_numbers(arguments):
         return  # a new symbol would come into being
@@ -58,10 +61,8 @@ def hold_against(state: State, node: fx.Node, fact: OpFacts, arguments: Mapping[
     if len(given) != len(said):
         return
     for at, (was, now) in enumerate(zip(given, said, strict=True)):
-        if wrong := mismatch(*_of_numbers(_meta(was), _meta(now))):
-            # Further results, as the random state of attention, are of other shapes in other releases.
-            sure = (torch.Tag.core in tags or not at or isinstance(val, list)) and not wrong.startswith("strides")
-            state.trace.disputed.setdefault(node.name, (wrong, sure))
+        # Further results, as the random state of attention, are of other shapes in other releases.
+        _dispute(state, node, _meta(was), _meta(now), sure=torch.Tag.core in tags or not at or isinstance(val, list))
 
 
 def check_allocation(state: State, node: fx.Node, val: Any, term: int) -> None:
@@ -106,9 +107,7 @@ def _hold_body_against(state: State, node: fx.Node, fact: OpFacts, arguments: Ma
         returned = list(zip(outputs, said, strict=True)) if len(said) == len(outputs) else []
         for known, told in (*handed, *returned):
             # Loops and maps hand on parts.
-            both = (known, told) if calls else (known._replace(shape=None), told._replace(shape=None))
-            if wrong := mismatch(*_of_numbers(*(meta._replace(strides=None, device=None) for meta in both))):
-                state.trace.disputed.setdefault(node.name, (wrong, True))
+            _dispute(state, node, known if calls else known._replace(shape=None), told._replace(strides=None))
         # Maps and scans stack what their graph gives.
         state.returned[term] = outputs if calls else [meta._replace(shape=None) for meta in outputs]
 
@@ -117,9 +116,7 @@ def hold_element_against(state: State, node: fx.Node, term: int, index: int) -> 
     """The same of one of the results of a call of which nothing is said itself."""
     outputs, val = state.returned.get(term, ()), node.meta.get("val")
     if isinstance(val, torch.Tensor) and 0 <= index < len(outputs):
-        known = outputs[index]._replace(strides=None, device=None)
-        if wrong := mismatch(*_of_numbers(known, _meta(val)._replace(strides=None))):
-            state.trace.disputed.setdefault(node.name, (wrong, True))
+        _dispute(state, node, outputs[index], _meta(val)._replace(strides=None))
 
 
 def _has_symbols(node: fx.Node) -> bool:
@@ -138,7 +135,7 @@ def _indexes_by_numbers(arguments: Mapping[str, Any]) -> bool:
 
 
 def _meta(val: torch.Tensor) -> Meta:
-    return Meta(tuple(val.shape), _strides(val), val.dtype, None)
+    return Meta(tuple(val.shape), strides_of(val), val.dtype, None)
 
 
 def _looks(value: Any) -> Any:
@@ -150,27 +147,25 @@ def _looks(value: Any) -> Any:
     return repr(value)
 
 
-def _strides(val: torch.Tensor) -> Any:
-    return tuple(val.stride()) if val.layout is torch.strided else None
+def _dispute(state: State, node: fx.Node, known: Meta, told: Meta, *, sure: bool = True) -> None:
+    """Remember what a ``val`` gets wrong of a result, if anything. sure: but for strides.
 
-
-def _of_numbers(known: Meta, told: Meta) -> tuple[Meta, Meta]:
-    """Both without their sizes that are symbols, and then without strides."""
-    one, other = known.shape or (), told.shape or ()
-    if known.shape is None or told.shape is None or len(one) != len(other):
-        # Symbols are not compared: that would decide what they are.
-        one, other = (tuple(size if type(size) is int else -1 for size in shape) for shape in (one, other))
-        if known.shape is None or told.shape is None:
-            one = other = ()
-        return known._replace(shape=one, strides=None), told._replace(shape=other, strides=None)
-    plain = [type(a) is int and type(b) is int for a, b in zip(one, other, strict=True)]
-    steps = (*(known.strides or ()), *(told.strides or ()))
-    laid = all(plain) and all(type(step) is int for step in steps)
-    both = [
-        meta._replace(
-            shape=tuple(size if own else -1 for size, own in zip(meta.shape or (), plain, strict=True)),
-            strides=meta.strides if laid else None,
+    Sizes that are symbols are left out, and strides with them: comparing symbols would decide what they are.
+    """
+    if known.shape is None or told.shape is None:
+        known, told = (meta._replace(shape=None, strides=None) for meta in (known, told))
+    else:
+        pairs = list(zip_longest(known.shape, told.shape, fillvalue=0))
+        plain = [type(one) is int and type(other) is int for one, other in pairs]
+        steps = (*(known.strides or ()), *(told.strides or ()))
+        laid = len(known.shape) == len(told.shape) and all(type(number) is int for number in steps) and all(plain)
+        known, told = (
+            meta._replace(
+                shape=tuple(size if own else -1 for size, own in zip(meta.shape or (), plain, strict=False)),
+                strides=meta.strides if laid else None,
+            )
+            for meta in (known, told)
         )
-        for meta in (known, told)
-    ]
-    return both[0], both[1]
+    wrong = mismatch(known._replace(device=None), told._replace(device=None))
+    if wrong:
+        state.trace.disputed.setdefault(node.name, (wrong, sure and not wrong.startswith("strides")))

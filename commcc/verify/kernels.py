@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from commcc.graph.ops import argument_names, op_name
+from commcc.graph.ops import op_name
 from commcc.graph.program import all_graphs
 from commcc.serialization.logs.triton_kernels import KERNELS
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from commcc.graph.program import Program
     from commcc.verify.verdict import Report
 
+#: The first two arguments of a call, in their order.
 _WHAT = {
     "kernel_idx": "Triton kernel {} is another one",
     "constant_args_idx": "constants of Triton kernels, number {}, are others",
@@ -33,10 +34,8 @@ def compare_kernels(before: Program, after: Program, report: Report) -> None:
     for node in (node for graph in all_graphs(after.graph, after.root) for node in graph.nodes):
         if node.op != "call_function" or not op_name(node.target).startswith("higher_order.triton_kernel_wrapper"):
             continue
-        for argument, what in _WHAT.items():
+        for place, (argument, what) in enumerate(_WHAT.items()):
             tables = [table.get(argument) for table in (old, new)]
-            names = argument_names(node.target) or ("kernel_idx", "constant_args_idx")
-            place = names.index(argument) if argument in names else len(node.args)
             number = str(node.kwargs.get(argument, node.args[place] if place < len(node.args) else None))
             one, other = (table.get(number) if isinstance(table, dict) else None for table in tables)
             if one != other:

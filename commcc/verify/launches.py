@@ -26,7 +26,6 @@ from commcc.verify.contents import (
 )
 from commcc.verify.entangled import WHY, is_lazy, shared_results
 from commcc.verify.memory import Flight
-from commcc.verify.reshaping import is_dense
 from commcc.verify.sizes import (
     UNKNOWN,
     Meta,
@@ -34,6 +33,7 @@ from commcc.verify.sizes import (
     Undecidable,
     contiguous_strides,
     is_contiguous,
+    is_dense,
     product,
 )
 from commcc.verify.terms import Opaque, Tensor, Value, key_of, path_of, tensors_in

@@ -46,7 +46,7 @@ from torch.utils import _pytree as pytree
 
 from commcc.graph.copying import copy_node
 from commcc.graph.ops import argument, collective_of, group_size_of, op_name
-from commcc.graph.ops.operands import storages, written
+from commcc.graph.ops.operands import rewritten
 from commcc.graph.ops.products import AROUND_FUSED, GATHER_MATMUL, MATMUL_SCATTER
 from commcc.graph.program import ProcessGroup
 from commcc.serialization.attributes import find
@@ -231,7 +231,7 @@ class _Unfolding:
         source, strides = node.args if len(node.args) == 2 else (None, None)
         if not isinstance(source, fx.Node) or not self._is_tensor(source) or not isinstance(strides, (list, tuple)):
             return False
-        if not _is_dense(self._shape(source), strides) or _outdated(node):
+        if not _is_dense(self._shape(source), strides) or rewritten(node, node.users):
             return False
         self.env[node] = self.env[source]
         return True
@@ -345,17 +345,6 @@ class _Unfolding:
         launch = self._call(c10d.reduce_scatter_tensor.default, (product, reduction, size, group), part)
         self.env[node] = self._call(c10d.wait_tensor.default, (launch,), part)
         return True
-
-
-def _outdated(node: fx.Node) -> bool:
-    """Whether a copy may no longer be what it was made of where the last of its users reads it."""
-    shown, left, at = storages(node.all_input_nodes), set(node.users), node.next
-    while left:
-        if at.op == "call_function" and not shown.isdisjoint(storages(written(at))):
-            return True
-        left.discard(at)
-        at = at.next
-    return False
 
 
 def _taken_as_usual(node: fx.Node) -> bool:

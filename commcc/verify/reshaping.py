@@ -33,6 +33,7 @@ from commcc.verify.sizes import (
     Undecidable,
     contiguous_strides,
     is_contiguous,
+    is_dense,
     number,
     product,
 )
@@ -245,19 +246,6 @@ def _copied_strides(tensor: Tensor, memory_format: object) -> Shape | None:
         return None
     # Strides of dimensions of size 1 stay as they are: they decide what PyTorch takes a tensor's format for.
     return strides if is_contiguous(shape, strides) or is_dense(shape, strides) else None
-
-
-def is_dense(shape: Shape, strides: Shape) -> bool:
-    """Whether elements lie without holes and overlaps, dimensions in some order; False where that is not known."""
-    left = [(step, size) for size, step in zip(shape, strides, strict=True) if size != 1]
-    expected: Size = 1
-    while left:
-        inner = next((pair for pair in left if pair[0] == expected), None)
-        if inner is None:
-            return False
-        left.remove(inner)
-        expected = expected * inner[1]
-    return True
 
 
 def clone(_table: Terms, a: Arguments) -> Formed:

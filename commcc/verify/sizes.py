@@ -306,31 +306,40 @@ def is_contiguous(shape: Shape, strides: Shape) -> bool:
     return strides == plain or relevant(shape, strides) == relevant(shape, plain)
 
 
+def is_dense(shape: Shape, strides: Shape) -> bool:
+    """Whether elements lie without holes and overlaps, dimensions in some order; False where that is not known."""
+    left = [(step, size) for size, step in zip(shape, strides, strict=True) if size != 1]
+    expected: Size = 1
+    while left:
+        inner = next((pair for pair in left if pair[0] == expected), None)
+        if inner is None:
+            return False
+        left.remove(inner)
+        expected = expected * inner[1]
+    return True
+
+
 def is_apart(shape: Shape | None, strides: Shape | None) -> bool:
     """Whether elements surely lie at places of their own; False where that is not known."""
     if shape is None or strides is None:
         return False
-    if is_contiguous(shape, strides) or 0 in shape:
+    if 0 in shape or is_dense(shape, strides):
         return True
-    end: Size = 1
-    left = sorted(
-        ((step, size) for size, step in zip(shape, strides, strict=True) if size != 1),
-        key=lambda pair: pair[0] if isinstance(pair[0], int) else 0,
-    )
-    if all(isinstance(number, int) for pair in left for number in pair):
-        for step, size in left:
-            if step < end:
-                return False
-            end = end + step * (size - 1)
-        return True
-    # With symbols: each stride is what all smaller ones span.
-    while left:
-        inner = next((pair for pair in left if pair[0] == end), None)
-        if inner is None:
+    pairs = zip(shape, strides, strict=True)
+    spans = [(step, size) for size, step in pairs if isinstance(size, int) and isinstance(step, int)]
+    if len(spans) < len(shape):
+        return False
+    end = 1
+    for step, size in sorted(span for span in spans if span[1] != 1):
+        if step < end:
             return False
-        left.remove(inner)
-        end = end * inner[1]
+        end += step * (size - 1)
     return True
+
+
+def strides_of(val: torch.Tensor) -> tuple[Any, ...] | None:
+    """What a ``val`` says of its strides; None for what has none."""
+    return tuple(val.stride()) if val.layout is torch.strided else None
 
 
 # Tensors
@@ -380,7 +389,7 @@ class Symbols:
     def meta_of(self, val: torch.Tensor, source: int) -> Meta:
         """Shape, strides, dtype and device of a ``val``; ``source`` defines symbols that are new here."""
         shape: Shape = tuple(val.shape)
-        strides: Shape | None = tuple(val.stride()) if val.layout is torch.strided else None
+        strides: Shape | None = strides_of(val)
         alike = None
         if strides is not None and _NUMBERS.issuperset(map(type, shape)) and _NUMBERS.issuperset(map(type, strides)):
             alike = (shape, strides, val.dtype, val.device)

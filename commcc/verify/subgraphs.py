@@ -19,6 +19,7 @@ from commcc.graph.index.traits import launches_inside
 from commcc.verify.barriers import sides
 from commcc.verify.contents import CAST
 from commcc.verify.pair import kind_of
+from commcc.verify.sizes import strides_of
 from commcc.verify.terms import ANYTHING, Opaque, Summary, Tensor, key_of
 from commcc.verify.trace import OP
 
@@ -37,8 +38,7 @@ def parameter(position: int, node: fx.Node) -> str:
     val = node.meta.get("val")
     if not isinstance(val, torch.Tensor):
         return f"{position}: {type(val).__name__}"
-    strides = tuple(val.stride()) if val.layout is torch.strided else None
-    return f"{position}: {tuple(val.shape)} {strides} {val.dtype} {val.device}"
+    return f"{position}: {tuple(val.shape)} {strides_of(val)} {val.dtype} {val.device}"
 
 
 def meeting(graph: fx.Graph, root: torch.nn.Module) -> list[fx.Node]:

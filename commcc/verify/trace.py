@@ -170,7 +170,9 @@ class State:
         self.trace = Trace(memory=self.memory)
         self.hidden = Hidden(table, self.memory)
         self.host = HostCopies()
-        self.relaid = self._looked_at = self.inner = False
+        self.relaid = self.inner = False
+        #: The argument of the op at hand that is read.
+        self._name = ""
         self._evaluator: Evaluator | None = None
 
     # Reading
@@ -195,14 +197,12 @@ class State:
         operands = () if read else tuple(self.env[operand] for operand in node.all_input_nodes)
         read = read or any(self.memory.storages[tensor.root].reshaped for tensor in all_tensors(operands))
         reader = node if read else None
-        op = self.table.op(node.target)
-        bound = bind(node, op.signature)
+        bound = bind(node, self.table.op(node.target).signature)
         for name, value in bound.items():
             if type(value) not in _PLAIN:
-                # Who reads the view reads the elements; where it begins, the view has to know.
-                self._looked_at = op.fact.looks and name in op.fact.views
+                self._name = name
                 bound[name] = self.resolve(value, reader)
-        self._looked_at = False
+        self._name = ""
         return bound
 
     def fresh(self, operand: fx.Node, reader: fx.Node) -> Value:
@@ -228,7 +228,9 @@ class State:
             self._note_written(now, tensor, name)
         if not self.memory.coming(now) and not self.host.coming:
             return now
-        looks = self._looked_at
+        # Who reads a view reads the elements; where it begins, the view has to know.
+        fact = facts(reader.target) if reader.op == "call_function" else None
+        looks = fact is not None and fact.looks and self._name in fact.views
         users = [] if looks else self.memory.users(now, reading=False)
         what = path_of(reader.target) if reader.op == "call_function" else reader.op
         for flight, _, doubt in users:

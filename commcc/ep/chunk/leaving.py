@@ -175,8 +175,7 @@ def _check_memory(view: View, draft: Draft, number: int, inside: set[int]) -> No
     if asking is not None:
         what = f"lies in memory otherwise than joined chunks do, which '{index.names[asking]}' shows"
         refuse(draft.root, node, what, "make it contiguous in the module, or leave this module whole")
-    returned = {pred for at, op in enumerate(index.ops) if op == "output" for pred in index.data_preds[at]}
-    shown = [other for other in returned if own.intersection(index.storages[other])]
+    shown = [other for other in index.output_slots if own.intersection(index.storages[other])]
     outer = [n for n in view.sharing(number) if n not in inside and index.ops[n] == "placeholder"]
     others = sorted({*outer, *shown} - {number})
     if shown and others:

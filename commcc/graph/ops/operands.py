@@ -47,6 +47,18 @@ def storages(nodes: Iterable[fx.Node]) -> set[fx.Node]:
     return found
 
 
+def rewritten(node: fx.Node, readers: Iterable[fx.Node] | None = None) -> bool:
+    """Whether the operands of a node may be written behind it: before the last of some readers, or ever."""
+    shown, left, at = storages(node.all_input_nodes), None if readers is None else set(readers), node.next
+    while at.op != "root" and (left is None or left):
+        if at.op == "call_function" and not shown.isdisjoint(storages(written(at))):
+            return True
+        if left is not None:
+            left.discard(at)
+        at = at.next
+    return False
+
+
 def handed_group(node: fx.Node, groups: Container[str]) -> bool:
     """Whether an op whose library is not loaded, so that no schema names its arguments, is handed a process group."""
     if not isinstance(node.target, OpaqueOp) or described_as(node.target) is not None:

@@ -228,7 +228,6 @@ def _fills(overload: str) -> bool:
     return overload in ("out", "grad_input") or overload.endswith("_out")
 
 
-@lru_cache(maxsize=4096)
 def _is_dispatched(op: OpOverload) -> bool:
     """Whether an op, in any overload, has a kernel of its own. What has none belongs to TorchScript's interpreter: it
     may draw, write or save, and neither its schema nor a tag says so.
