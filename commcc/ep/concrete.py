@@ -65,7 +65,7 @@ def recorded_sizes(program: Program) -> dict[str, int]:
     its file, or with the symbol itself.
     """
     hints = SizeHints({}, program.header)
-    sizes = {name: hints.value(size) for name, size in _input_sizes(program.graph)}
+    sizes = {name: hints.value(size) for name, size in input_sizes(program.graph)}
     # The number of a size that data decides was one of many.
     backed = {name: number for name, number in sizes.items() if not name.startswith("u")}
     return {name: number for name, number in backed.items() if number is not None and 0 < number <= LARGEST}
@@ -73,10 +73,10 @@ def recorded_sizes(program: Program) -> dict[str, int]:
 
 def input_symbols(graph: fx.Graph) -> set[str]:
     """Names of the symbols that are a whole size of an input, or an input themselves: what a caller can fix."""
-    return {name for name, _ in _input_sizes(graph)}
+    return {name for name, _ in input_sizes(graph)}
 
 
-def _input_sizes(graph: fx.Graph) -> Iterator[tuple[str, Any]]:
+def input_sizes(graph: fx.Graph) -> Iterator[tuple[str, Any]]:
     """Sizes and strides of inputs, and inputs that are sizes, which are one symbol each; with its name."""
     for node in graph.find_nodes(op="placeholder"):
         val = node.meta.get("val")

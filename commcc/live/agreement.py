@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 _NUMBERS = itertools.count()
 _CALLS = itertools.count()
 _PREFIX = "commcc/agreement"
+#: In place of a hash, of a graph that could not be read.
+UNREAD = "unread"
 _HINT = "versions, options and cost models must be the same on all ranks"
 
 
@@ -61,7 +63,8 @@ class Digest:
         if self.settings != other.settings:
             return f"it runs with '{other.settings}', this one with '{self.settings}'"
         if self.before != other.before:
-            return "it has another graph"
+            unread = {self.before: "this one", other.before: "it"}.get(UNREAD)
+            return f"{unread} could not read the graph" if unread else "it has another graph"
         if (self.after, self.launches) != (other.after, other.launches):
             return f"it made {other.launches} launches of the same graph, or another order; this one {self.launches}"
         return ""

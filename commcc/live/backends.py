@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from commcc.base.errors import CommccError, OptionError
 from commcc.base.text import listed
-from commcc.capture.importing import from_graph_module
 from commcc.capture.partitioning import in_inductor, partition
 from commcc.live.agreement import launches_of, refuse
 from commcc.live.rewriting import GraphPass, checked, graph_pass, log
 from commcc.live.watching import watched
+from commcc.replay.compiled.graph_hooks import changed
 from commcc.replay.compiled.inductor import kept_options, order_options
 from commcc.replay.compiled.landmarks import landmark_options
 from commcc.replay.compiled.own_storages import keep_apart
@@ -97,7 +97,7 @@ def _over_inductor(the_pass: GraphPass, timeout_s: float | None) -> Callable[...
         with the_pass.clock.compiling(), inductor_config.patch(kept_options()):
             trains = not options.get("is_inference", False) or _trains_anyway()
             outcome = the_pass.rewrite(gm, trains=trains)
-            program = None if outcome.result is None else from_graph_module(gm)
+            program = None if outcome.result is None else the_pass.program_of(gm)
             try:
                 compiled: Any = compile_fx_inner(gm, example_inputs, **options)
             except Exception as error:  # PyTorch's, or of its compiler: others must not wait for this rank
@@ -164,7 +164,7 @@ def inductor_pass(**options: Any) -> Any:
             # Inductor's fusion of DDP's reductions leaves nodes in any order, and sorts only behind this hook.
             stable_topological_sort(graph)
             the_pass(owner)
-            keep_apart(graph)
+            changed(keep_apart, graph)
             known: Any = inductor_config.get_config_copy()
             moving = [f"{name}={value!r}" for name, value in order_options().items() if known[name] != value]
             loose = any(getattr(inductor_config, name) is not value for name, value in landmark_options().items())

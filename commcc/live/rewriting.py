@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -28,22 +29,25 @@ from commcc.base.text import share as shown_share
 from commcc.capture.importing import from_graph_module
 from commcc.capture.world import known_group
 from commcc.graph.joint_waits import take_apart
+from commcc.graph.restoring import Original
 from commcc.graph.structure import structure_of
-from commcc.live.agreement import Digest, compare, compare_all, digest_of, launches_of, refuse
+from commcc.live.agreement import UNREAD, Digest, compare, compare_all, digest_of, launches_of, refuse
 from commcc.live.groups import make, new_groups, stand_in
 from commcc.live.options import ERROR, KEEP, RAISE, REPLAN, Options
 from commcc.live.plans import MismatchError, Plans, apply, read_folder
 from commcc.live.reports import Reports
 from commcc.live.rounding import Rounding, rounding_of
+from commcc.live.sizes import fixed_sizes, require_sizes, told_sizes
 from commcc.live.watching import Clock
 from commcc.live.write_back import write_back
 from commcc.passes.options import parse_pipeline, to_text
 from commcc.run.forms import from_preset
 from commcc.run.pipeline import RunResult, run
+from commcc.serialization.sections import with_used_groups
 from commcc.timing.cost import CostModel, load_model
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from torch import fx
 
@@ -66,6 +70,18 @@ class _Made(NamedTuple):
     why: str = ""
     rounding: Rounding | None = None
     groups: tuple[ProcessGroup, ...] = ()
+
+
+class _Read(NamedTuple):
+    """A graph of the job. digest: where it stays as it is."""
+
+    program: Program
+    structure: Structure
+    digest: Digest
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        return _members(self.program.groups)
 
 
 @dataclass
@@ -99,7 +115,9 @@ class GraphOutcome:
         if not self.result.changed:
             return "nothing to gain"
         launches = f"{plural(_launches(self.result.before), 'launch')} became {_launches(self.result.after)}"
-        return f"proved; {launches}" + (f"; {self.rounding.text}" if self.rounding is not None else "")
+        sizes = told_sizes(fixed_sizes(self.result.source, self.result.program))
+        only = f"; for inputs with {sizes} only" if sizes else ""
+        return f"proved; {launches}" + (f"; {self.rounding.text}" if self.rounding is not None else "") + only
 
     def to_json(self) -> dict[str, Json]:
         """For the summary of a job."""
@@ -166,28 +184,82 @@ class GraphPass:
     def _rewritten(self, gm: fx.GraphModule, trains: bool) -> GraphOutcome:
         began = time.perf_counter()
         self.graphs += 1
-        if take_apart(gm.graph):  # what is compiled has the waits that are looked for in it, whatever becomes of it
+        read: _Read | None = None
+        original = Original(gm)
+        try:
+            read = self._read(gm)
+            made = self._run(read.program, read.structure, trains)
+            digest = read.digest
+            if made.result is not None:
+                digest = digest_of(read.program, made.result.program, self.settings, read.structure)
+            if made.result is None:
+                original.restore()
+            elif made.result.changed:
+                stand_in(made.groups)
+                write_back(gm, read.program, made.result.program)
+        except BaseException as error:
+            original.restore()
+            if not isinstance(error, Exception):
+                raise
+            try:
+                made = self._left(error)
+            except CommccError as told:
+                if self.agrees:
+                    refuse(str(told), _ranks_of(gm))
+                raise
+            digest = Digest(self.settings, UNREAD, UNREAD, 0) if read is None else read.digest
+        if made.result is not None:
+            self.results.append(made.result)
+        if read is not None:
+            self._report(read.program, made.result)
+        seconds = time.perf_counter() - began
+        ranks = _ranks_of(gm) if read is None else read.ranks
+        outcome = GraphOutcome(made.result, digest, ranks, seconds, made.groups, self.graphs, made.why, made.rounding)
+        self.outcomes.append(outcome)
+        return outcome
+
+    def _read(self, gm: fx.GraphModule) -> _Read:
+        if take_apart(gm.graph):  # what is compiled has the waits that are looked for in it
             gm.recompile()
         before = _with_ranks(from_graph_module(gm))
         before, here = (before, structure_of(before)) if self.plans is None else self.plans.fitted(before)
-        ranks = tuple(sorted({rank for group in before.groups.values() for rank in group.ranks or ()}))
-        try:
-            result, why, rounding, groups = self._run(before, here, trains)
-        except CommccError as error:
-            if self.agrees:
-                refuse(str(error), ranks)
-            raise
-        if result is not None:
-            self.results.append(result)
-            if result.changed:
-                stand_in(groups)
-                write_back(gm, result.program)
+        return _Read(before, here, digest_of(before, before, self.settings, here))
+
+    def _left(self, error: Exception) -> _Made:
+        """The graph stays as it is, and why; raises :class:`CommccError` where a job is not to go on."""
+        ours = isinstance(error, CommccError)
+        if ours and (self.on_refusal == RAISE or isinstance(error, MismatchError)):
+            raise error
+        if self.on_refusal == RAISE:
+            raise bug(error, _KEEPS) from error
+        if not ours:  # a bug here must not end a job that can go on without this graph's gain
+            error = bug(error, "the graph stays as it is, and on_refusal='raise' shows the traceback")
+        if isinstance(error, InternalError):
+            log.warning("graph %d: %s", self.graphs, error)
+        return _Made(None, str(error))
+
+    def _report(self, before: Program, result: RunResult | None) -> None:
+        """Keep both graphs, which may fail as any writing of files."""
         if self.reports is not None:
-            self.reports.graph(self.graphs, before, result, self.model)
-        digest = digest_of(before, before if result is None else result.program, self.settings, here)
-        outcome = GraphOutcome(result, digest, ranks, time.perf_counter() - began, groups, self.graphs, why, rounding)
-        self.outcomes.append(outcome)
-        return outcome
+            with self._going_on("its report is not there"):
+                self.reports.graph(self.graphs, before, result, self.model)
+
+    @contextmanager
+    def _going_on(self, without: str) -> Iterator[None]:
+        """What a job can do without does not end it, unless it is to; the log says what is missing."""
+        try:
+            yield
+        except Exception as error:
+            if self.on_refusal == RAISE:
+                raise
+            told = error if isinstance(error, CommccError) else bug(error, "on_refusal='raise' shows the traceback")
+            log.warning("graph %d: %s: %s", self.graphs, without, told)
+
+    def program_of(self, gm: fx.GraphModule) -> Program | None:
+        """What is compiled, to compare the order of its code with; None where it cannot be read."""
+        with self._going_on("the order of its code is not compared"):
+            return from_graph_module(gm)
+        return None
 
     def tell(self, outcome: GraphOutcome) -> None:
         """One line of the log; a backend does so when the graph has been compiled."""
@@ -212,7 +284,8 @@ class GraphPass:
                 "commcc_seconds": round(self.clock.own, 3),
                 "commcc_share": None if share is None else round(share, 4),
             }
-            self.reports.summary(number, about, {"settings": self.settings, "compiling": compiling})
+            with self._going_on("the summary of the reports is not written"):
+                self.reports.summary(number, about, {"settings": self.settings, "compiling": compiling})
 
     def agree(self, timeout_s: float = 300.0) -> None:
         """Compare with all other ranks, which call this too, what has been made of all graphs since the last time, and
@@ -242,24 +315,15 @@ class GraphPass:
             rounding = rounding_of(result, fused=self.fused)
             if not result.changed:
                 return _Made(result, "", rounding)
+            require_sizes(before, result.program)
             program, groups = new_groups(before, result.program)
             return _Made(replace(result, program=program), "", rounding, groups)
         except MismatchError as error:
             if self.on_mismatch == ERROR and trains:
                 raise
             return _Made(None, str(error) if trains else _EVALUATES)
-        except CommccError as error:
-            if self.on_refusal == RAISE:
-                raise
-            if isinstance(error, InternalError):
-                log.warning("graph %d: %s", self.graphs, error)
-            return _Made(None, str(error))
-        except Exception as error:  # a bug here must not end a job that can go on without this graph's gain
-            if self.on_refusal == RAISE:
-                raise bug(error, _KEEPS) from error
-            told = bug(error, "the graph stays as it is, and on_refusal='raise' shows the traceback")
-            log.warning("graph %d: %s", self.graphs, told)
-            return _Made(None, str(told))
+        except Exception as error:
+            return self._left(error)
 
     def _result_of(self, before: Program, here: Structure) -> RunResult:
         if self.plans is None or (self.on_mismatch != REPLAN and not launches_of(before)):
@@ -303,13 +367,27 @@ def checked(outcome: GraphOutcome, timeout_s: float | None, call: Callable[..., 
 
 def _with_ranks(program: Program) -> Program:
     """Groups with what this process knows of them."""
-    if not dist.is_initialized():
-        return program
-    return replace(program, groups={name: known_group(group) for name, group in program.groups.items()})
+    return replace(program, groups=_known(program.groups))
+
+
+def _known(groups: Mapping[str, ProcessGroup]) -> dict[str, ProcessGroup]:
+    return {name: known_group(group) if dist.is_initialized() else group for name, group in groups.items()}
+
+
+def _members(groups: Mapping[str, ProcessGroup]) -> tuple[int, ...]:
+    return tuple(sorted({rank for group in groups.values() for rank in group.ranks or ()}))
+
+
+def _ranks_of(gm: fx.GraphModule) -> tuple[int, ...]:
+    """Ranks that a graph communicates with, as far as that can be told of one that could not be read."""
+    try:
+        return _members(_known(with_used_groups(gm.graph, gm, {})))
+    except Exception:  # what is wrong with the graph is told already
+        return ()
 
 
 def _texts(verdict: Any) -> list[str]:
-    return [finding.text for finding in (*verdict.gaps, *verdict.findings)]
+    return [finding.text for finding in (*verdict.findings, *verdict.unproved)]
 
 
 def _launches(metrics: Any) -> int:

@@ -5,15 +5,32 @@ hook_options("post_grad_custom_pre_pass", keep_whole)      # settings for torch.
 
 from __future__ import annotations
 
+import logging
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import commcc
+from commcc.base.errors import bug
+from commcc.graph.restoring import Original
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from torch import fx
+
+
+log = logging.getLogger("commcc.live")
+
+
+def changed(change: Callable[[fx.Graph], object], graph: fx.Graph) -> None:
+    """Call ``change``; a bug in it leaves the graph as it was, and whatever compiles it goes on."""
+    owner: Any = graph.owning_module
+    original = Original(owner)
+    try:
+        change(graph)
+    except Exception as error:
+        original.restore()
+        log.warning("%s is left out: %s", change.__name__, bug(error, "the graph stays as it is"))
 
 
 def hook_options(name: str, change: Callable[[fx.Graph], object]) -> Mapping[str, Any]:
@@ -38,7 +55,7 @@ def _hook(change: Callable[[fx.Graph], object]) -> Any:
 
     class Hook(CustomGraphPass):
         def __call__(self, graph: fx.Graph) -> None:
-            change(graph)
+            changed(change, graph)
 
         def uuid(self) -> str:  # part of the key of compiled code
             return f"{change.__name__}, commcc {commcc.__version__}"
