@@ -193,6 +193,30 @@ def test_sizes_of_the_device_and_out_of_range_are_refused():
         run(second, parse_pipeline("ep-concretize"))
 
 
+def test_sizes_that_an_exported_program_does_not_take(tmp_path):
+    """Its ranges count as those of a text do, for the pass and for the verifier."""
+
+    class Doubled(torch.nn.Module):
+        def forward(self, x):
+            return x.reshape(-1) * 2
+
+    shapes = {"x": {0: torch.export.Dim("rows", min=3, max=100)}}
+    torch.export.save(torch.export.export(Doubled(), (torch.ones(6, 4),), dynamic_shapes=shapes), tmp_path / "m.pt2")
+    made = load(tmp_path / "m.pt2")
+    (name,) = {str(each) for each in next(iter(made.graph.nodes)).meta["val"].shape[0].node.expr.free_symbols}
+    for number in (2, 200):
+        with pytest.raises(InputError, match=f"'{name}' cannot be {number}: the graph says that it is from 3 to 100"):
+            run(made, parse_pipeline(f"ep-concretize{{symbols={name}={number}}}"))
+    after = settled(made, f"ep-concretize{{symbols={name}=7}}").program
+    assert verify(made, after).status == "proved"
+    narrow = replace(made, graph=made.copied_graph())
+    env = next(iter(narrow.graph.nodes)).meta["val"].fake_mode.shape_env
+    for symbol, known in env.var_to_range.items():
+        env.var_to_range[symbol] = type(known)(3, 5) if str(symbol) == name else known
+    verdict = verify(narrow, after)
+    assert [f"'{name}' is fixed to 7, in BEFORE it is from 3 to 5"] == [f.text for f in verdict.findings]
+
+
 def test_the_verifier_sees_wrong_numbers():
     before = program(u0=160)
     after = settled(before).program

@@ -71,13 +71,10 @@ def recorded_sizes(program: Program) -> dict[str, int]:
     return {name: number for name, number in backed.items() if number is not None and 0 < number <= LARGEST}
 
 
-def input_symbols(graph: fx.Graph) -> set[str]:
-    """Names of the symbols that are a whole size of an input, or an input themselves: what a caller can fix."""
-    return {name for name, _ in input_sizes(graph)}
-
-
 def input_sizes(graph: fx.Graph) -> Iterator[tuple[str, Any]]:
-    """Sizes and strides of inputs, and inputs that are sizes, which are one symbol each; with its name."""
+    """Sizes and strides of inputs, and inputs that are sizes, which are one symbol each; with its name: what a caller
+    can fix.
+    """
     for node in graph.find_nodes(op="placeholder"):
         val = node.meta.get("val")
         sizes = (*val.shape, *val.stride()) if isinstance(val, torch.Tensor) else (val,)

@@ -104,7 +104,8 @@ class EpConcretize(Pass):
         )
 
     def _numbers(self, program: Program) -> tuple[dict[str, int], str]:
-        from commcc.ep.concrete import input_symbols, marked_sizes, recorded_sizes
+        from commcc.ep.concrete import input_sizes, marked_sizes, recorded_sizes
+        from commcc.serialization.shapes import bounds_of
 
         if self.symbols == MARKED:
             numbers, source = marked_sizes(program), "marked at an input"
@@ -115,7 +116,7 @@ class EpConcretize(Pass):
             texts = (self.symbols,) if isinstance(self.symbols, str) else self.symbols
             pairs = (text.partition("=") for text in texts)
             numbers, source = {name.strip(): int(number) for name, _, number in pairs}, "given"
-        there = input_symbols(program.graph) if numbers else set()
+        there = dict(input_sizes(program.graph)) if numbers else {}
         declared = program.header.get("symbols")
         for name, number in numbers.items():
             if name not in there:
@@ -124,7 +125,8 @@ class EpConcretize(Pass):
                 raise InputError(what, hint=f"only those can be fixed: {fit}")
             # Bounds are null where there are none.
             entry = declared.get(name) if isinstance(declared, dict) else None
-            low, high = entry[:2] if isinstance(entry, (list, tuple)) and len(entry) == 3 else (None, None)
+            of_file = tuple(entry[:2]) if isinstance(entry, (list, tuple)) and len(entry) == 3 else None
+            low, high = of_file or bounds_of(there[name])
             if (type(low) is int and number < low) or (type(high) is int and number > high):
                 bounds = f"from {'?' if low is None else low} to {'?' if high is None else high}"
                 raise InputError(f"'{name}' cannot be {number}: the graph says that it is {bounds}")

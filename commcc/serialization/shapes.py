@@ -265,6 +265,13 @@ def symbols_in(shape_env: ShapeEnv, names: Iterable[sympy.Symbol]) -> Mapping[st
     return dict(sorted(out.items(), key=lambda item: (item[0].rstrip("0123456789"), len(item[0]), item[0])))
 
 
+def bounds_of(size: torch.SymInt) -> tuple[int | None, int | None]:
+    """The least and the largest number of a size that is one symbol; None where nothing bounds it."""
+    symbol = size.node.expr
+    info = symbols_in(size.node.shape_env, [symbol])[symbol.name]
+    return info.lower, info.upper
+
+
 def requires_grad_of(tensor: torch.Tensor) -> bool:
     """Whether the graph says that the tensor requires grad, however that is remembered."""
     return tensor.requires_grad or getattr(tensor, _REQUIRES_GRAD, False) is True

@@ -30,6 +30,7 @@ import torch
 
 from commcc.base.errors import CommccError
 from commcc.serialization.pt2.contract import contract, differing_entries
+from commcc.serialization.shapes import bounds_of
 from commcc.verify.memory import INITIAL
 from commcc.verify.sizes import Poly, Undecidable, mismatch
 from commcc.verify.terms import Opaque, Tensor, Value, key_of
@@ -449,7 +450,7 @@ _FIXED = "fixed"
 def fixed_sizes(before: Program, after: Program, report: Report) -> dict[str, int]:
     """Numbers that AFTER has for symbols of BEFORE's inputs; those that cannot be are findings."""
     old, new = _claims(before), _claims(after)
-    there = _input_symbols(before.graph)
+    there = _input_sizes(before.graph)
     fixed: dict[str, int] = {}
     for name, number in new.items():
         if old.get(name) == number:
@@ -461,6 +462,10 @@ def fixed_sizes(before: Program, after: Program, report: Report) -> dict[str, in
         elif name not in there:  # the claim is of no use: inputs are compared as BEFORE has them
             report.note("input", "", f"AFTER is fixed to {name:.40} = {number}, which is no size of an input of BEFORE")
         else:
+            low, high = bounds_of(there[name])
+            if number < (low or 0) or number > (number if high is None else high):
+                bounds = f"from {'?' if low is None else low} to {'?' if high is None else high}"
+                report.differs("input", "", f"'{name:.40}' is fixed to {number}, in BEFORE it is {bounds}")
             fixed[name] = number
             report.note("input", "", f"compared for {name} = {number} only, which AFTER is fixed to")
     return fixed
@@ -471,13 +476,13 @@ def _claims(program: Program) -> Mapping[str, Any]:
     return {str(name): number for name, number in claims.items()} if isinstance(claims, dict) else {}
 
 
-def _input_symbols(graph: fx.Graph) -> set[str]:
-    names: set[str] = set()
-    for node in graph.nodes:
-        if node.op != "placeholder":
-            continue
+def _input_sizes(graph: fx.Graph) -> dict[str, torch.SymInt]:
+    """Sizes that are one symbol, by its name."""
+    found: dict[str, torch.SymInt] = {}
+    for node in graph.find_nodes(op="placeholder"):
         val = node.meta.get("val")
-        sizes = (*val.shape, *val.stride()) if isinstance(val, torch.Tensor) else (val,)
-        symbols = (getattr(getattr(size, "node", None), "expr", None) for size in sizes)
-        names.update(str(symbol) for symbol in symbols if getattr(symbol, "is_Symbol", False))
-    return names
+        for size in (*val.shape, *val.stride()) if isinstance(val, torch.Tensor) else (val,):
+            symbol = getattr(getattr(size, "node", None), "expr", None)
+            if getattr(symbol, "is_Symbol", False):
+                found[str(symbol)] = size
+    return found
