@@ -104,6 +104,10 @@ def test_encrypted_entries(tmp_path):
         ({MODEL: b'{"graph_module": {}, "schema_version": {"major": 9, "minor": 1}}'}, "schema version 9"),
         ({WEIGHTS: b"[]"}, "config"),
         ({WEIGHTS: b'{"config": {"a": {"path_name": "../../x", "use_pickle": false}}}'}, "names no entry"),
+        (
+            {WEIGHTS: b'{"config": {"a": {"path_name": "weight_0", "use_pickle": false, "tensor_meta": [1]}}}'},
+            "'a' has a description that is no table",
+        ),
     ],
 )
 def test_broken_entries(tmp_path, entries, words):
@@ -130,6 +134,14 @@ def test_broken_graphs(tmp_path):
     sizes = {**graph["tensor_values"]["x"], "sizes": [{"as_int": -1}, {"as_int": 1 << 62}]}
     refused(with_graph(tensor_values={**graph["tensor_values"], "x": sizes}), "shape")
     refused(with_graph(tensor_values={**graph["tensor_values"], "x": {**sizes, "sizes": [{"as_int": 1}] * 1000}}), "")
+
+
+def test_a_program_that_does_not_say_how_it_is_called(tmp_path):
+    data = document()
+    data["graph_module"]["module_call_graph"] = [{"fqn": "", "signature": None}]
+    program = read_pt2(changed(tmp_path, {MODEL: json.dumps(data)}))
+    write_pt2(program, tmp_path / "again.pt2")
+    assert [node.name for node in read_pt2(tmp_path / "again.pt2").graph.nodes] == [n.name for n in program.graph.nodes]
 
 
 def test_the_input_is_left_alone_when_refused(tmp_path):

@@ -156,6 +156,10 @@ def check_layout(source: ZipSource, *, trust: bool) -> Layout:
     # torch.export.load runs what these entries hold; commcc never does.
     if not trust:
         _check_payload(source, name, payload)
+    for kind in ("weights", "constants"):
+        config = f"data/{kind}/{name}_{kind}_config.json"
+        if config in source.entries:
+            _check_config(source, config, kind, trust=trust)
     folders: Counter[str] = Counter()  # what stays behind
     for entry in source.entries:
         if entry not in (*_FORMAT, model) and not _PAYLOAD.fullmatch(entry):
@@ -172,11 +176,9 @@ def _check_payload(source: ZipSource, name: str, payload: list[str]) -> None:
         if _PICKLED.match(entry):
             raise source.error("a pickled object, which runs code when the file is loaded", entry, hint=_HINT)
     for kind in ("weights", "constants"):
-        legacy, config = f"data/{kind}/{name}.pt", f"data/{kind}/{name}_{kind}_config.json"
+        legacy = f"data/{kind}/{name}.pt"
         if legacy in source.entries:
             _check_tensors(source, legacy)
-        if config in source.entries:
-            _check_config(source, config, kind)
     samples = f"data/sample_inputs/{name}.pt"
     if samples in source.entries:
         _check_tensors(source, samples)
@@ -196,7 +198,7 @@ def _check_tensors(source: ZipSource, entry: str) -> None:
             raise source.error(what, entry, hint=_HINT) from None
 
 
-def _check_config(source: ZipSource, entry: str, kind: str) -> None:
+def _check_config(source: ZipSource, entry: str, kind: str, *, trust: bool) -> None:
     document = read_json(source, entry)
     config = document.get("config") if isinstance(document, dict) else None
     if not isinstance(config, dict):
@@ -205,8 +207,10 @@ def _check_config(source: ZipSource, entry: str, kind: str) -> None:
         path = meta.get("path_name") if isinstance(meta, dict) else None
         if not isinstance(path, str) or f"data/{kind}/{path}" not in source.entries:
             raise source.error(f"{name[:60]!r} names no entry of the archive", entry)
+        if not isinstance(meta.get("tensor_meta") or {}, dict):
+            raise source.error(f"{name[:60]!r} has a description that is no table", entry)
         # Anything but False makes PyTorch unpickle it.
-        if meta.get("use_pickle") is not False:
+        if not trust and meta.get("use_pickle") is not False:
             raise source.error(f"{name[:60]!r} is stored as a pickle, which runs code when loaded", entry, hint=_HINT)
 
 

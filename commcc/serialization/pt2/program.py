@@ -242,7 +242,8 @@ def _import_notes(program: Program) -> list[Note]:
             needed[module] = Note(f"torch.export.load needs {module} imported before it{used}", node.name)
     carrier = program.carrier if isinstance(program.carrier, Pt2Carrier) else None
     called = [] if carrier is None else carrier.document["graph_module"]["module_call_graph"]
-    texts = [call["signature"][key] for call in called if not call["fqn"] for key in ("in_spec", "out_spec")]
+    roots = [call["signature"] for call in called if not call["fqn"] and call["signature"] is not None]
+    texts = [root[key] for root in roots for key in ("in_spec", "out_spec")]
     for name in dict.fromkeys(name for text in texts for name in unknown_containers(text)):
         needed[name] = Note(f"torch.export.load needs the library of {name} imported before it, for what it returns")
     return list(needed.values())
