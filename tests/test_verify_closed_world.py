@@ -262,6 +262,21 @@ LIES = {
     "number of dimensions": ('a: "f32[2, 2][2, 1]cpu" = aten.add.Tensor(x, y)', "unproved", ()),
     "strides": ('a: "f32[4][2]cpu" = aten.add.Tensor(x, y)', "proved", ("strides",)),
     "nothing": ('a: "f32[4][1]cpu" = aten.add.Tensor(x, y)', "proved", ()),
+    "an op that another one calls": (
+        'a: "bf16[4][1]cpu" = torch.ops.higher_order.out_dtype(aten.add.Tensor, torch.float32, x, y)',
+        "unproved",
+        (),
+    ),
+    "its dtype": (
+        'a: "bf16[4][1]cpu" = torch.ops.higher_order.out_dtype(aten.add.Tensor, torch.bfloat16, x, y)',
+        "proved",
+        (),
+    ),
+    "its shape": (
+        'a: "f32[8][1]cpu" = torch.ops.higher_order.run_with_rng_state(y, aten.add.Tensor, x, x)',
+        "unproved",
+        (),
+    ),
 }
 
 
@@ -280,3 +295,30 @@ def test_a_symbol_is_believed(tmp_path):
     line = 'a: "f32[s0][1]cpu" = aten.exp.default(x)'
     verdict = verify(*pair(tmp_path, args, [line], [line], "a,"))
     assert (verdict.status, verdict.notes) == ("proved", ())
+
+
+SYMBOLS = 'x: "f32[s0, 4][4, 1]cpu", y: "f32[s1, 4][4, 1]cpu", s0: "Sym(s0)", s1: "Sym(s1)", u0: "Sym(u0)"'
+SYMBOLIC = {
+    "dtype": ('a: "bf16[s0, 4][4, 1]cpu" = aten.exp.default(x)', "unproved"),
+    "another symbol": ('a: "f32[s1, 4][4, 1]cpu" = aten.exp.default(x)', "unproved"),
+    "a number beside a symbol": ('a: "f32[s0, 8][8, 1]cpu" = aten.exp.default(x)', "unproved"),
+    "dimensions": ('a: "f32[s0][1]cpu" = aten.exp.default(x)', "unproved"),
+    "a sum": ('a: "f32[s0 + 2, 4][4, 1]cpu" = aten.constant_pad_nd.default(x, [0, 0, 0, 1])', "unproved"),
+    "the right sum": ('a: "f32[s0 + 1, 4][4, 1]cpu" = aten.constant_pad_nd.default(x, [0, 0, 0, 1])', "proved"),
+    # What a guard may say of them: that s0 is even, at least s1, or no more than 128.
+    "even": ('a: "f32[(s0//2), 8][8, 1]cpu" = aten.reshape.default(x, [-1, 8])', "proved"),
+    "the smaller one": ('a: "f32[s1, 4][4, 1]cpu" = aten.slice.Tensor(x, 0, 0, s1)', "proved"),
+    "the larger one": ('a: "f32[s0, 4][4, 1]cpu" = aten.slice.Tensor(y, 0, 0, s0)', "proved"),
+    "small": ('a: "f32[s0, 4][4, 1]cpu" = aten.slice.Tensor(x, 0, 0, 128)', "proved"),
+    "equal": ('a: "f32[s0, 4][4, 1]cpu" = aten.add.Tensor(x, y)', "proved"),
+    "a number that only a run tells": ('a: "f32[64, 4][4, 1]cpu" = aten.expand.default(x, [u0, 4])', "proved"),
+}
+
+
+@pytest.mark.parametrize("case", SYMBOLIC)
+def test_what_both_graphs_say_wrongly_of_symbols(tmp_path, case):
+    line, status = SYMBOLIC[case]
+    verdict = verify(*pair(tmp_path, SYMBOLS, [line], [line], "a,"))
+    assert verdict.status == status
+    said = [note.text for note in (*verdict.notes, *verdict.unproved) if "its val in BEFORE says" in note.text]
+    assert len(said) == (status == "unproved")

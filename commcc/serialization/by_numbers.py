@@ -12,7 +12,7 @@ of numbers suit has no shape.
 
 from __future__ import annotations
 
-from functools import partial
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,44 +21,98 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.symbolic_shapes import _constrain_range_for_size
 from torch.utils import _pytree as pytree
 
+from commcc.base.errors import InputError
 from commcc.serialization.fake_ops import Evaluator, UnknownValue
 from commcc.serialization.shapes import contiguous_stride
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from typing import TypeAlias
 
     import sympy
 
+    Numbers: TypeAlias = Mapping[sympy.Symbol, int]
+
 #: Numbers for the first symbol, and how much larger each further one is; no larger where an op wants equal sizes.
 _TRIALS = ((3840, 480), (5280, 720), (3840, 0), (5280, 0))
+#: The same for what may hold only where sizes are small, or the first ones the largest, or where they are equal.
+_DIFFERENT = (*_TRIALS[:2], (15360, -960), (96, 24))
+_EQUAL = (*_TRIALS[2:], (24, 0))
 _WANTED = 2
 
 
 def by_numbers(evaluator: Evaluator, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """The result of ``target``; :class:`UnknownValue` where numbers do not help either."""
-    names = sorted({symbol for leaf in pytree.tree_leaves((args, kwargs)) for symbol in _symbols(leaf)}, key=str)
+    names = _names((args, kwargs))
     if not names or not isinstance(target, OpOverload):
         raise UnknownValue("no size of its operands is a symbol")
-    runs: list[tuple[dict[sympy.Symbol, int], Any]] = []
-    for first, step in _TRIALS:
-        numbers = {name: first + place * step for place, name in enumerate(names)}
-        own = pytree.tree_map(partial(_numbered, evaluator, numbers), (list(args), dict(kwargs)))
-        try:
-            runs.append((numbers, evaluator.run(target, *own)))
-        except UnknownValue:
-            continue
-        if len(runs) == _WANTED:
-            break
+    runs = _runs(evaluator, target, (list(args), dict(kwargs)), _trials(names, _TRIALS), most=_WANTED)
     if len(runs) < _WANTED:
         raise UnknownValue(f"{target} runs for no numbers in the place of {', '.join(map(str, names))}")
     sizes = [size for leaf in pytree.tree_leaves((args, kwargs)) for size in _sizes(leaf) if _symbols(size)]
     # Of several sizes with the same numbers the first operand's stands for all.
-    known = {tuple(_number(size, numbers) for numbers, _ in runs): size for size in reversed(sizes)}
-    results = [pytree.tree_flatten(result) for _, result in runs]
+    known = {tuple(_number(size, numbers) for numbers, _, _ in runs): size for size in reversed(sizes)}
+    results = [pytree.tree_flatten(result) for _, result, _ in runs]
     if any(spec != results[0][1] for _, spec in results):
         raise UnknownValue("how many results it has depends on sizes that are not known")
     leaves = [_joined(evaluator, values, known) for values in zip(*(flat for flat, _ in results), strict=True)]
     return pytree.tree_unflatten(leaves, results[0][1])
+
+
+def evaluations(
+    evaluator: Evaluator, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], said: Any
+) -> list[tuple[Numbers, Any, Any]]:
+    """What an op gives with numbers in the place of symbols, and what is ``said`` of it with the same numbers in it.
+
+    First for the example values, if the file has them, then for others in the range of each symbol; those that do not
+    suit the op are left out. Once where no size of its operands is a symbol.
+    """
+    leaves = pytree.tree_leaves((args, kwargs))
+    if any(isinstance(leaf, (torch.SymFloat, torch.SymBool)) for leaf in leaves):
+        raise UnknownValue("a number that nobody knows before the run")
+    env, names = evaluator.ctx.shape_env, _names(leaves)
+    if not names:
+        return [({}, evaluator.run_open(target, args, kwargs), said)]
+    names = _names((leaves, said))
+    examples = {name: int(env.backed_var_to_val[name]) for name in names if name in env.backed_var_to_val}
+
+    def runs(settings: Iterable[tuple[int, int]]) -> list[tuple[Numbers, Any, Any]]:
+        trials: list[Numbers] = [examples] if len(examples) == len(names) else []
+        for numbers in _trials(names, settings):
+            ranges = [(env.var_to_range.get(name), number) for name, number in numbers.items()]
+            if all(known is None or known.lower <= number <= known.upper for known, number in ranges):
+                trials.append(numbers)
+        return _runs(evaluator, target, (args, kwargs), trials, said)
+
+    # Of equal sizes PyTorch has one symbol, unless it was not asked.
+    return runs(_DIFFERENT) or runs(_EQUAL)
+
+
+def _trials(names: Sequence[sympy.Symbol], settings: Iterable[tuple[int, int]]) -> list[Numbers]:
+    return [{name: max(first + place * step, 1) for place, name in enumerate(names)} for first, step in settings]
+
+
+def _runs(
+    evaluator: Evaluator,
+    target: Any,
+    arguments: Any,
+    trials: Iterable[Numbers],
+    said: Any = (),
+    most: int | None = None,
+) -> list[tuple[Numbers, Any, Any]]:
+    """The first sets of numbers for which an op runs, its results, and what is said of these with the same numbers."""
+    runs: list[tuple[Numbers, Any, Any]] = []
+    for numbers in trials:
+        if len(runs) == most:
+            break
+        with contextlib.suppress(UnknownValue, InputError):
+            args, kwargs = _with(evaluator, numbers, arguments)
+            runs.append((numbers, evaluator.run_open(target, args, kwargs), _with(evaluator, numbers, said)))
+    return runs
+
+
+def _names(values: Any) -> list[sympy.Symbol]:
+    return sorted({symbol for leaf in pytree.tree_leaves(values) for symbol in _symbols(leaf)}, key=str)
 
 
 def _sizes(leaf: Any) -> tuple[Any, ...]:
@@ -69,15 +123,23 @@ def _symbols(leaf: Any) -> Iterable[sympy.Symbol]:
     return [s for size in _sizes(leaf) if isinstance(size, torch.SymInt) for s in size.node.expr.free_symbols]
 
 
-def _number(size: Any, numbers: Mapping[sympy.Symbol, int]) -> Any:
-    return int(size.node.expr.xreplace(numbers)) if isinstance(size, torch.SymInt) else size
+def _number(size: Any, numbers: Numbers) -> Any:
+    if not isinstance(size, torch.SymInt):
+        return size
+    value = size.node.expr.xreplace(numbers)
+    return size if getattr(value, "free_symbols", None) else int(value)
 
 
-def _numbered(evaluator: Evaluator, numbers: Mapping[sympy.Symbol, int], leaf: Any) -> Any:
-    if not isinstance(leaf, FakeTensor):
-        return _number(leaf, numbers)
-    shape, stride = ([_number(size, numbers) for size in sizes] for sizes in (leaf.shape, leaf.stride()))
-    return evaluator.ctx.tensor(shape, stride, leaf.dtype, leaf.device)
+def _with(evaluator: Evaluator, numbers: Numbers, values: Any) -> Any:
+    """The same values with numbers in the place of their symbols."""
+
+    def numbered(leaf: Any) -> Any:
+        if not isinstance(leaf, FakeTensor):
+            return _number(leaf, numbers)
+        shape, stride = ([_number(size, numbers) for size in sizes] for sizes in (leaf.shape, leaf.stride()))
+        return evaluator.ctx.tensor(shape, stride, leaf.dtype, leaf.device)
+
+    return pytree.tree_map(numbered, values)
 
 
 def _joined(evaluator: Evaluator, values: Sequence[Any], known: Mapping[tuple[Any, ...], Any]) -> Any:

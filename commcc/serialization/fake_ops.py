@@ -101,6 +101,8 @@ class Evaluator:
             return self.run(getattr(target, name or "default"), args, kwargs)
         if plain_name(target) is not None:
             return self.call(bounded(target), args, kwargs)
+        if isinstance(target, HigherOrderOperator) and target._name in _BY_OP:
+            return _BY_OP[target._name](self, args, kwargs)
         return self.run(target, args, kwargs)
 
     def _described(self, described: Description, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -274,6 +276,14 @@ def _with_effects(evaluator: Evaluator, args: Sequence[Any], kwargs: Mapping[str
     return (token, *result) if isinstance(result, tuple) else (token, result)
 
 
+def _with_dtype(evaluator: Evaluator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    op, dtype, *operands = (*args, None, None) if len(args) < 2 else args
+    result = evaluator.run(op, operands, kwargs)
+    if not isinstance(result, FakeTensor) or not isinstance(dtype, torch.dtype):
+        raise UnknownValue("out_dtype of what is not one tensor")
+    return evaluator.ctx.tensor(result.shape, result.stride(), dtype, result.device)
+
+
 def _triton_functional(_evaluator: Evaluator, _args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     tensors, cloned = kwargs.get("kwargs"), kwargs.get("tensors_to_clone")
     if not isinstance(tensors, dict) or not isinstance(cloned, (list, tuple)):
@@ -289,6 +299,7 @@ _BY_OP: dict[str, Callable[[Evaluator, Sequence[Any], Mapping[str, Any]], Any]] 
         args[0], args[1:], {name: value for name, value in kwargs.items() if name != "rng_state"}
     ),
     "triton_kernel_wrapper_functional": _triton_functional,
+    "out_dtype": _with_dtype,
 }
 #: Position of the sub-graph whose results are the op's, and of its first operand.
 _SUBGRAPH = {"invoke_subgraph": (0, 2), "control_deps": (1, 2), "cond": (1, 3), "while_loop": (1, 2)}

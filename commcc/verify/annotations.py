@@ -3,14 +3,19 @@
 Of ops that are not explained, shapes and dtypes come from there for both graphs, so that what is wrong in both alike
 would be proved. Calls that look alike are looked at once.
 
-Limits: what is of sizes that are symbols, or makes some, is believed, and so are devices. Ops of libraries besides
-PyTorch's own are not looked at, nor are higher-order ops that give more or fewer results than their graph, or what an
-op gives (scans with a carry, ``out_dtype``, ``run_and_save_rng_state``). What another PyTorch, or a kernel for another
-device, may well give is a remark: strides, and second results of ops that are not of the core set.
+Where sizes are symbols, ops are evaluated for several sets of numbers; what holds for one of them may be what the
+graph is for.
+
+Limits: what makes symbols is believed, sizes known only at run time, of which more may be known than a file tells, and
+devices. Ops of libraries besides PyTorch's own are not looked at, nor are higher-order ops that give more or fewer
+results than their graph, or what an op gives (scans with a carry, ``run_and_save_rng_state``). What
+another PyTorch, or a kernel for another device, may well give is a remark: strides, and second results of ops that are
+not of the core set.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +25,7 @@ from torch.utils import _pytree as pytree
 
 from commcc.graph.ops import libraries
 from commcc.graph.ops.effects import CALLS
+from commcc.serialization.by_numbers import evaluations
 from commcc.serialization.fake_ops import UnknownValue
 from commcc.verify.hidden import opaque_in
 from commcc.verify.sizes import Meta, Undecidable, mismatch, strides_of
@@ -33,7 +39,7 @@ if TYPE_CHECKING:
     from commcc.verify.trace import State
 
 _UNSAID = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
-_ASKED = libraries.TESTED | libraries.ARITHMETIC | {"_c10d_functional", "_c10d_functional_autograd"}
+_ASKED = libraries.TESTED | libraries.ARITHMETIC | {"_c10d_functional", "_c10d_functional_autograd", "higher_order"}
 
 
 def hold_against(state: State, node: fx.Node, fact: OpFacts, arguments: Mapping[str, Any], term: int) -> None:
@@ -44,7 +50,7 @@ def hold_against(state: State, node: fx.Node, fact: OpFacts, arguments: Mapping[
     if fact.name.partition(".")[0] not in _ASKED:
         return
     said = [part for part in (val if isinstance(val, (tuple, list)) else (val,)) if isinstance(part, torch.Tensor)]
-    if not said or fact.effect or _has_symbols(node):
+    if not said:
         return
     seen = ((str(part.dtype), tuple(map(str, part.shape)), str(strides_of(part))) for part in said)
     looks = (id(target), *((name, _looks(value)) for name, value in arguments.items()), *seen)
@@ -55,14 +61,18 @@ def hold_against(state: State, node: fx.Node, fact: OpFacts, arguments: Mapping[
         return  # a new symbol would come into being
     state.table.judged.add(looks)
     try:
-        given = [part for part in pytree.tree_leaves(state.evaluated(node)) if isinstance(part, torch.Tensor)]
-    except (UnknownValue, Undecidable, TypeError):  # a Python function may be given what it does not take
+        runs = state.evaluated(node, partial(evaluations, said=said))
+    except (UnknownValue, Undecidable, TypeError, ValueError):  # given what it does not take
         return
-    if len(given) != len(said):
+    unbacked = any(str(name).startswith("u") for numbers, _, _ in runs for name in numbers)
+    tensors = [[part for part in pytree.tree_leaves(result) if isinstance(part, torch.Tensor)] for _, result, _ in runs]
+    if any(len(parts) != len(said) for parts in tensors):
         return
-    for at, (was, now) in enumerate(zip(given, said, strict=True)):
+    for at in range(len(said)):
+        pairs = [(_meta(parts[at]), _meta(told[at])) for parts, (_, _, told) in zip(tensors, runs, strict=True)]
         # Further results, as the random state of attention, are of other shapes in other releases.
-        _dispute(state, node, _meta(was), _meta(now), sure=torch.Tag.core in tags or not at or isinstance(val, list))
+        sure = torch.Tag.core in tags or not at or isinstance(val, list)
+        _dispute(state, node, pairs, sure=sure, unbacked=unbacked)
 
 
 def check_allocation(state: State, node: fx.Node, val: Any, term: int) -> None:
@@ -107,7 +117,8 @@ def _hold_body_against(state: State, node: fx.Node, fact: OpFacts, arguments: Ma
         returned = list(zip(outputs, said, strict=True)) if len(said) == len(outputs) else []
         for known, told in (*handed, *returned):
             # Loops and maps hand on parts.
-            _dispute(state, node, known if calls else known._replace(shape=None), told._replace(strides=None))
+            handed_on = known if calls else known._replace(shape=None)
+            _dispute(state, node, [(handed_on, told._replace(strides=None))])
         # Maps and scans stack what their graph gives.
         state.returned[term] = outputs if calls else [meta._replace(shape=None) for meta in outputs]
 
@@ -116,17 +127,7 @@ def hold_element_against(state: State, node: fx.Node, term: int, index: int) -> 
     """The same of one of the results of a call of which nothing is said itself."""
     outputs, val = state.returned.get(term, ()), node.meta.get("val")
     if isinstance(val, torch.Tensor) and 0 <= index < len(outputs):
-        _dispute(state, node, outputs[index], _meta(val)._replace(strides=None))
-
-
-def _has_symbols(node: fx.Node) -> bool:
-    """Whether sizes among what an op is given are symbols: shape functions would decide things about these."""
-    leaves = pytree.tree_leaves((node.args, node.kwargs))
-    vals = [leaf.meta.get("val") if isinstance(leaf, fx.Node) else leaf for leaf in leaves]
-    sizes = [
-        size for val in pytree.tree_leaves(vals) for size in (val.shape if isinstance(val, torch.Tensor) else (val,))
-    ]
-    return any(isinstance(size, (torch.SymInt, torch.SymFloat, torch.SymBool)) for size in sizes)
+        _dispute(state, node, [(outputs[index], _meta(val)._replace(strides=None))])
 
 
 def _indexes_by_numbers(arguments: Mapping[str, Any]) -> bool:
@@ -147,10 +148,25 @@ def _looks(value: Any) -> Any:
     return repr(value)
 
 
-def _dispute(state: State, node: fx.Node, known: Meta, told: Meta, *, sure: bool = True) -> None:
-    """Remember what a ``val`` gets wrong of a result, if anything. sure: but for strides.
+def _dispute(
+    state: State, node: fx.Node, pairs: list[tuple[Meta, Meta]], *, sure: bool = True, unbacked: bool = False
+) -> None:
+    """Remember what a ``val`` gets wrong of a result, if anything.
 
-    Sizes that are symbols are left out, and strides with them: comparing symbols would decide what they are.
+    pairs: what is known and what is told, for each set of numbers; wrong is only what is wrong for all of them.
+    sure: but for strides. unbacked: more may be known of sizes than a file tells (that some add up to a number).
+    """
+    wrong = [_difference(*pair) for pair in pairs]
+    if not wrong or not all(wrong):
+        return
+    if unbacked and any(len(known.shape or ()) == len(told.shape or ()) for known, told in pairs):
+        return
+    state.trace.disputed.setdefault(node.name, (wrong[0], sure and not any(w.startswith("strides") for w in wrong)))
+
+
+def _difference(known: Meta, told: Meta) -> str:
+    """What is wrong, in words. Sizes that are symbols are left out, and strides with them: comparing symbols would
+    decide what they are.
     """
     if known.shape is None or told.shape is None:
         known, told = (meta._replace(shape=None, strides=None) for meta in (known, told))
@@ -166,6 +182,4 @@ def _dispute(state: State, node: fx.Node, known: Meta, told: Meta, *, sure: bool
             )
             for meta in (known, told)
         )
-    wrong = mismatch(known._replace(device=None), told._replace(device=None))
-    if wrong:
-        state.trace.disputed.setdefault(node.name, (wrong, sure and not wrong.startswith("strides")))
+    return mismatch(known._replace(device=None), told._replace(device=None))

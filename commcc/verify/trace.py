@@ -31,7 +31,7 @@ from commcc.verify.sizes import Meta, Size, Symbols, Undecidable, is_contiguous,
 from commcc.verify.terms import Opaque, Tensor, Value, all_tensors, bind, key_of, path_of, tensors_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from commcc.verify.sizes import Shape
     from commcc.verify.terms import Terms
@@ -373,8 +373,8 @@ class State:
             self.event("value", node, text, ("lies", key, said), doubt)
         return said
 
-    def evaluated(self, node: fx.Node) -> Any:
-        """What an op gives for stand-ins for its operands, laid out as these really are."""
+    def evaluated(self, node: fx.Node, run: Callable[..., Any] = Evaluator.run_open) -> Any:
+        """What an op gives for stand-ins for its operands, laid out as these really are; run: how it is evaluated."""
         if self._evaluator is None:
             self._evaluator = Evaluator(context_of(node.graph))
         try:
@@ -382,7 +382,7 @@ class State:
         except InputError as error:
             raise Undecidable(error.what) from None
         with quiet():
-            return self._evaluator.run_open(node.target, args, kwargs)
+            return run(self._evaluator, node.target, args, kwargs)
 
     def _stand_in(self, operand: fx.Node) -> Any:
         value, val = self.env[operand], operand.meta.get("val")
