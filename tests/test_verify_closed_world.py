@@ -322,3 +322,18 @@ def test_what_both_graphs_say_wrongly_of_symbols(tmp_path, case):
     assert verdict.status == status
     said = [note.text for note in (*verdict.notes, *verdict.unproved) if "its val in BEFORE says" in note.text]
     assert len(said) == (status == "unproved")
+
+
+def test_a_region_of_autocast_casts(tmp_path):
+    class Model(torch.nn.Module):
+        def forward(self, x, y):
+            with torch.autocast("cpu", torch.bfloat16):
+                z = x @ y
+            return z.float() + 1
+
+    with torch.no_grad():
+        exported = torch.export.export(Model(), (torch.randn(4, 4), torch.randn(4, 4)))
+    torch.export.save(exported, tmp_path / "autocast.pt2")
+    program = load(tmp_path / "autocast.pt2")
+    assert any("autocast" in str(node.target) for node in program.graph.nodes)
+    assert verify(program, program).status == "proved"

@@ -35,6 +35,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflat
 
 from commcc.base.text import listed
 from commcc.graph.ops import argument, argument_names, collective_of, facts, is_random, is_wait, op_name
+from commcc.graph.ops.effects import CASTING
 from commcc.graph.ops.guards import guarded
 from commcc.graph.program import attribute
 from commcc.replay.kernels import converted, stand_in
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
 Network: TypeAlias = "Callable[[fx.Node, Callable[..., Any]], Callable[..., Any]]"
 
 _NO_GRADIENTS = "higher_order.wrap_with_set_grad_enabled"
-_AUTOCAST = "higher_order.wrap_with_autocast"
 #: What PyTorch's kernels say about a dtype that they do not have.
 _NO_KERNEL = re.compile(r"not implemented for '(?:Half|BFloat16|Float8\w*|ComplexHalf)'")
 
@@ -133,7 +133,7 @@ class CallSettings:
         name = op_name(op)
         if name == _NO_GRADIENTS:
             return lambda _enabled, body, *args, **kwargs: body(*args, **kwargs)
-        if name == _AUTOCAST:
+        if name in CASTING:
             return self._autocast
 
         def below_autograd(*args: Any, **kwargs: Any) -> Any:

@@ -6,9 +6,9 @@ would be proved. Calls that look alike are looked at once.
 Where sizes are symbols, ops are evaluated for several sets of numbers; what holds for one of them may be what the
 graph is for.
 
-Limits: what makes symbols is believed, sizes known only at run time, of which more may be known than a file tells, and
-devices. Ops of libraries besides PyTorch's own are not looked at, nor are higher-order ops that give more or fewer
-results than their graph, or what an op gives (scans with a carry, ``run_and_save_rng_state``). What
+Limits: what makes symbols is believed, dtypes under autocast, sizes known only at run time, of which more may be known
+than a file tells, and devices. Ops of libraries besides PyTorch's own are not looked at, nor are higher-order ops that
+give more or fewer results than their graph, or what an op gives (scans with a carry, ``run_and_save_rng_state``). What
 another PyTorch, or a kernel for another device, may well give is a remark: strides, and second results of ops that are
 not of the core set.
 """
@@ -53,7 +53,7 @@ def hold_against(state: State, node: fx.Node, fact: OpFacts, arguments: Mapping[
     if not said:
         return
     seen = ((str(part.dtype), tuple(map(str, part.shape)), str(strides_of(part))) for part in said)
-    looks = (id(target), *((name, _looks(value)) for name, value in arguments.items()), *seen)
+    looks = (id(target), state.casting, *((name, _looks(value)) for name, value in arguments.items()), *seen)
     tags = getattr(target, "tags", ())
     if looks in state.table.judged:
         return
@@ -70,6 +70,8 @@ def hold_against(state: State, node: fx.Node, fact: OpFacts, arguments: Mapping[
         return
     for at in range(len(said)):
         pairs = [(_meta(parts[at]), _meta(told[at])) for parts, (_, _, told) in zip(tensors, runs, strict=True)]
+        if state.casting:  # nothing here says what autocast makes of which op
+            pairs = [(known._replace(dtype=None), told) for known, told in pairs]
         # Further results, as the random state of attention, are of other shapes in other releases.
         sure = torch.Tag.core in tags or not at or isinstance(val, list)
         _dispute(state, node, pairs, sure=sure, unbacked=unbacked)

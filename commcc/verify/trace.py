@@ -156,7 +156,7 @@ class State:
 
     returned: what sub-graphs return, by the term of their call.
     relaid: the op at hand reads tensors that are laid out in another way than in the first graph. inner: this is a
-    sub-graph.
+    sub-graph. casting: one under autocast.
     """
 
     def __init__(self, table: Terms, *, first: bool, fixed: Mapping[str, int] | None = None) -> None:
@@ -170,7 +170,7 @@ class State:
         self.trace = Trace(memory=self.memory)
         self.hidden = Hidden(table, self.memory)
         self.host = HostCopies()
-        self.relaid = self.inner = False
+        self.relaid = self.inner = self.casting = False
         #: The argument of the op at hand that is read.
         self._name = ""
         self._evaluator: Evaluator | None = None

@@ -26,9 +26,10 @@ import torch
 from torch import fx
 
 from commcc.graph.index.waits import waits_for_unknown
-from commcc.graph.ops import ALL, is_getitem
+from commcc.graph.ops import ALL, facts, is_getitem
 from commcc.graph.ops.arithmetic import ON_SIZES
 from commcc.graph.ops.constants import COPIES
+from commcc.graph.ops.effects import CASTING
 from commcc.graph.ops.operands import handed_group
 from commcc.graph.ops.sizes import EXTENTS
 from commcc.graph.ops.views import BITWISE, GATHERING
@@ -392,7 +393,8 @@ class Tracer(Explainer):
         name = str(node.target)
         held = find(self.root, name)
         if isinstance(held, fx.GraphModule):
-            return Opaque(self._subgraph(held))
+            casting = self.casting or any(facts(user.target).name in CASTING for user in node.users)
+            return Opaque(self._subgraph(held, casting))
         known = self.trace.constants.get(name)
         if isinstance(known, Tensor):
             now = self.memory.current(known)
@@ -439,7 +441,7 @@ class Tracer(Explainer):
             self.memory.storages[root].doubt = f"constants '{other}' and '{node.target}' share memory"
         return value
 
-    def _subgraph(self, module: fx.GraphModule) -> int:
+    def _subgraph(self, module: fx.GraphModule, casting: bool) -> int:
         table = self.table
         known = table.subgraphs.get(id(module))
         if known is not None:
@@ -452,6 +454,7 @@ class Tracer(Explainer):
             return table.foreign(module)
         deeper: Any = {"depth": self.depth + 1, "groups": self.groups, "fixed": self.fixed}
         inner = Tracer(table, module, first=self.first, **deeper)
+        inner.casting = casting
         places = [node for node in module.graph.nodes if node.op == "placeholder"]
         trace = inner.walk(module.graph, {node.name: parameter(i, node) for i, node in enumerate(places)})
         self.trace.events.extend(replace(event, filled=None) for event in trace.events)

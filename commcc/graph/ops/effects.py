@@ -54,6 +54,8 @@ BODIES = frozenset(
         *("wrap_with_set_grad_enabled", "dynamo_bypassing_wrapper"),
     )
 )
+#: Those of them under which ops compute in other dtypes than their operands have.
+CASTING = frozenset({"higher_order.wrap_with_autocast"})
 #: Those of them that hand their operands to a graph as they are, and give what it gives.
 CALLS = frozenset(
     f"higher_order.{name}"
