@@ -13,7 +13,7 @@ from commcc.passes.options import parse_pipeline
 from commcc.run.pipeline import run
 from commcc.serialization import load, save
 from commcc.timing.snapshot import take
-from tests.lint_graphs import findings, graph, healthy, subject
+from tests.lint_graphs import SMALL, findings, graph, healthy, subject
 
 SAMPLE = "sample_graphs/tiny_llama_fsdp2_fw.fx.txt"
 QUIET = [rule.id for rule in RULES if not rule.needs and not rule.across and rule.id != "baseline-regression"]
@@ -335,3 +335,21 @@ def test_an_op_with_a_graph_of_its_own_may_wait_inside(rule):
     under_test = Subject("g", program, take(program))
     assert any(op == "higher_order.control_deps" for op in under_test.index.ops)
     assert findings(rule, under_test) == []
+
+
+IN_PLACE = f"r: {SMALL} = torch.ops._c10d_functional.all_reduce_.default(a, 'sum', '{{}}')"
+
+
+@pytest.mark.parametrize(("group", "count"), [("0", 0), ("1", 1)])
+def test_a_collective_that_writes_what_one_of_another_group_sends(group, count):
+    """Those of one group run one behind the other."""
+    lines = ("g = gather(a)", IN_PLACE.format(group), "w = wait_wide(g)", "v = wait(r)", "h = half(w)", "m = mm(h, v)")
+    text = graph("a b", *lines, returns="m")
+    assert len(findings("write-in-flight", text)) == count
+
+
+@pytest.mark.parametrize(("order", "count"), [("mv", 1), ("vm", 0)])
+def test_what_is_reduced_in_place_read_under_its_own_name(order, count):
+    lines = {"m": "m = mm(a, b)", "v": "v = wait(r)"}
+    text = graph("a b", IN_PLACE.format("1"), *(lines[each] for each in order), returns="m, v")
+    assert len(findings("use-before-wait", text)) == count

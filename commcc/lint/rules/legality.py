@@ -12,7 +12,7 @@ from commcc.lint.options import NoOptions
 from commcc.lint.types import Finding, Rule, Severity
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from commcc.graph.index import GraphIndex
     from commcc.lint.types import Subject
@@ -56,6 +56,8 @@ def use_before_wait(subject: Subject, options: NoOptions) -> Iterator[Finding]:
         waits.setdefault(source, set()).add(wait)
     for source, awaited in waits.items():
         early = next(_readers(index, source, frozenset(awaited)), None)
+        if early is None and source in index.launches:
+            early = next(_readers_of_buffer(index, source, min(awaited, default=source)), None)
         if early is None:
             continue
         what = f"the result of '{index.names[source]}' before it is waited for"
@@ -93,6 +95,24 @@ def _readers(index: GraphIndex, launch: int, waits: frozenset[int]) -> Iterator[
                 stack.append(user)
 
 
+def _readers_of_buffer(index: GraphIndex, launch: int, wait: int) -> Iterator[int]:
+    """Nodes up to the wait that read, under another name, memory that a launch was given to write its result to.
+
+    Not among them are collectives of the same group, which run behind this one.
+    """
+    from commcc.graph.ops.kernels import Work
+
+    facts = index.launches[launch]
+    written = {storage for target in facts.writes_to for storage in index.storages[target]}
+    for node in range(launch + 1, wait) if written else ():
+        after = index.launches.get(node)
+        if node in index.wait_of or _holds_graph(index, node) or (after is not None and after.group == facts.group):
+            continue
+        read = {storage for operand in index.data_preds[node] for storage in index.storages[operand]}
+        if index.estimates.work[node] is not Work.FREE and written & read:
+            yield node
+
+
 def _holds_graph(index: GraphIndex, node: int) -> bool:
     return index.ops[node].startswith("higher_order.")
 
@@ -103,16 +123,14 @@ def write_in_flight(subject: Subject, options: NoOptions) -> Iterator[Finding]:
     index = subject.index
     busy: dict[int, list[int]] = defaultdict(list)
     for node in range(len(index)):
-        written = {s for target in index.writes.get(node, ()) for s in index.storages[target]}
         launched = node in index.launches
-        for storage in sorted(written) if not launched else ():
-            for launch in busy.get(storage, ()):
-                yield Finding(
-                    f"'{index.names[node]}' writes to memory that '{index.names[launch]}' sends or receives until it "
-                    "is waited for",
-                    subject.spots(node, launch),
-                    remedy="move the write behind the wait",
-                )
+        for launch in _written_under(index, node, busy):
+            yield Finding(
+                f"'{index.names[node]}' writes to memory that '{index.names[launch]}' sends or receives until it "
+                "is waited for",
+                subject.spots(node, launch),
+                remedy="move the write behind the wait",
+            )
         if launched and index.launches[node].waits:
             facts = index.launches[node]
             for storage in {s for operand in (node, *facts.inputs, *facts.writes_to) for s in index.storages[operand]}:
@@ -120,6 +138,16 @@ def write_in_flight(subject: Subject, options: NoOptions) -> Iterator[Finding]:
         elif node in index.wait_of:
             for launches in busy.values():
                 launches[:] = [pending for pending in launches if pending != index.wait_of[node]]
+
+
+def _written_under(index: GraphIndex, node: int, busy: Mapping[int, list[int]]) -> Iterator[int]:
+    """Launches in flight whose memory a node writes; collectives of one group run one behind the other."""
+    own = index.launches.get(node)
+    written = {storage for target in index.writes.get(node, ()) for storage in index.storages[target]}
+    for storage in sorted(written):
+        for launch in busy.get(storage, ()):
+            if own is None or own.group != index.launches[launch].group:
+                yield launch
 
 
 def never_waited(subject: Subject, options: NoOptions) -> Iterator[Finding]:
