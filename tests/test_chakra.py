@@ -111,3 +111,29 @@ def test_numbers_in_front_of_messages():
 
     for size, head in ((1, b"\x01"), (127, b"\x7f"), (128, b"\x80\x01"), (300, b"\xac\x02"), (20_000, b"\xa0\x9c\x01")):
         assert chakra._framed(Message(size)) == head + b"x" * size
+
+
+def test_inputs_in_flight_take_their_time(tmp_path, capsys):
+    """Of two that arrive, the first in the graph arrives last."""
+    text = graph("a b c", "m = mm(c, c)", "v = wait(b)", "w = wait(a)", "n = mm(v, w)", "o = mm(m, n)", returns="o")
+    (tmp_path / "g.fx.txt").write_text(text)
+    hints = ("--hint", "a=900", "--hint", "b=300")
+    ok("convert", tmp_path / "g.fx.txt", "-o", tmp_path / "step.et", *hints, "--json")
+    doc = document(capsys)
+    _, nodes = read(tmp_path / "step.0.et")
+    assert 900 < doc["step_ms"] * 1000 == pytest.approx(replayed(nodes), abs=2)
+    arriving = {node.name: node for node in nodes if node.attributes.get("is_cpu_op")}
+    assert list(arriving) == ["b", "a"] and sum(node.micros for node in arriving.values()) == 900
+    assert all(need < node.id for node in nodes for need in node.needs)
+
+
+def test_groups_that_are_given_are_priced(tmp_path, capsys):
+    text = graph("a", "g = gather(a)", "w = wait_wide(g)", "h = half(w)", "m = mm(h, h)", returns="m")
+    (tmp_path / "g.fx.txt").write_text(text)
+    steps = []
+    for groups in ("0=0,1", "0=0,8|1,9|2,10|3,11|4,12|5,13|6,14|7,15"):
+        ok("convert", tmp_path / "g.fx.txt", "-o", tmp_path / "step.et", "--groups", groups, "--json")
+        printed = capsys.readouterr()
+        assert "is not known" not in printed.err
+        steps.append(json.loads(printed.out)["step_ms"])
+    assert steps[0] < steps[1]  # in one node, and over two

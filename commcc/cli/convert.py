@@ -77,6 +77,7 @@ def _traces(
         raise OptionError("traces have times, and need costs", hint="name a device, as in --cost h100")
     target = session.output(output, (TRACES,))
     with session.working("loading PyTorch") as say:
+        from commcc.graph.index import build_index
         from commcc.replay.layout import make_layout, read_groups
         from commcc.report import converting
         from commcc.report.chakra import Traces, messages
@@ -85,9 +86,10 @@ def _traces(
         messages()  # refused before any work is done
         say(f"reading {graph}")
         program = session.load(graph)
-        seen = snapshot.take(program, cost, hints)
-        groups = read_groups(given["groups"]) if given["groups"] else None
-        layout = make_layout([(program, seen.index)], given=groups, most=MOST_RANKS)
+        groups = read_groups(given["groups"]) if given["groups"] else {}
+        index = build_index(program, hints)
+        layout = make_layout([(program, index)], given=groups, most=MOST_RANKS)
+        seen = snapshot.Snapshot.of(layout.placed(index, groups)).priced(cost)
         ranks = _ranks(given["ranks"], layout.world)
         traces = Traces.of(seen, layout)
         for number, rank in enumerate(ranks, 1):

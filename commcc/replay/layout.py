@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +49,19 @@ class Layout:
     def mine(self, group: str, rank: int) -> tuple[int, ...]:
         """The ranks that are in this group with ``rank``, in order."""
         return next(part for part in self.parts[group] if rank in part)
+
+    def placed(self, index: GraphIndex, given: Collection[str]) -> GraphIndex:
+        """The index with what is said here of groups that were given, and of those split off them, for their prices."""
+        groups = dict(index.groups)
+        for name, entry in index.groups.items():
+            if name in self.parts and (name in given or entry.origin in given):
+                ranks = self.mine(name, entry.ranks[0] if entry.ranks else 0)
+                groups[name] = replace(entry, size=len(ranks), ranks=ranks)
+        inside = {
+            node: replace(parts, graphs=tuple(self.placed(graph, given) for graph in parts.graphs))
+            for node, parts in index.inside.items()
+        }
+        return replace(index, groups=groups, inside=inside)
 
 
 def read_groups(text: str) -> dict[str, Parts]:

@@ -11,6 +11,7 @@ then a ``METADATA`` node with the process groups of the rank, as PyTorch's own t
     an op that takes time           ``COMP``: ``num_ops`` (FLOPs, if they are known), ``tensor_size`` (of the result)
     what a launch takes             ``COMP`` in front of it, ``NAME.launch``
     a wait                          ``COMP`` of no time behind its collective
+    an input in flight at the start ``COMP`` of the CPU until it arrives (``--hint``), behind those that arrive earlier
     views, inputs, outputs          none: who uses them depends on what they show
     ==============================  ===============================================================================
 
@@ -197,14 +198,19 @@ class Traces:
         compute: set[int] = set()
         queues: dict[str, int] = {}
         by_node: dict[int, Any] = {}
+        arrived = (0, 0)  # the number of the last input in flight, and when it is there
         for node, number in self._ids.items():
             span, before = line.spans.get(node), set(compute)
             start, end = (span.start, span.end) if span is not None else (line.start[node], line.end[node])
-            if span is not None:
+            if node in line.arrivals:
+                before = {arrived[0]} - {0}
+                start, end = arrived[1], line.arrivals[node]
+                arrived = (number, end)
+            elif span is not None:
                 before = {number - 1} if node in self._launching else before
                 before |= {queues[span.stream]} if span.stream in queues else set()
                 queues[span.stream] = number
-            elif node in index.wait_of:
+            elif node in index.wait_of or node in index.begun_elsewhere:
                 start = end  # what the wait stalls is its collective's time
             data = shown.through(index.data_preds[node])
             message = self._types["Node"](
@@ -221,7 +227,7 @@ class Traces:
             if node in self._launching:
                 self._launching[node].ctrl_deps.extend(sorted(compute))
                 compute = {number - 1}
-            elif node not in index.launches:
+            elif node not in index.launches and node not in line.arrivals:
                 compute = {number}
         return by_node
 
@@ -229,10 +235,14 @@ class Traces:
     def _ids(self) -> dict[int, int]:
         """Ids of the nodes of the index that a trace has; what launches a collective has the one before it."""
         index, ns = self.index, self.prediction.costs.ns
-        ids: dict[int, int] = {}
-        number = 0
+        # Inputs in flight are behind one another: each takes as long as it comes after the one before it.
+        ends = self.prediction.timeline.arrivals
+        arrivals = sorted(ends, key=lambda node: (ends[node], node))
+        arriving = {wait for wait, source in index.begun_elsewhere.items() if source in arrivals}
+        ids = {node: number for number, node in enumerate(arrivals, 1)}
+        number = len(ids)
         for node in range(len(index)):
-            if node in index.launches or node in index.wait_of or ns[node]:
+            if node in index.launches or node in index.wait_of or node in arriving or ns[node]:
                 number += 2 if node in self._launching else 1
                 ids[node] = number
         return ids
@@ -253,7 +263,8 @@ class Traces:
     def _attributes(self, node: int, ns: int) -> Iterator[Any]:
         """What a simulator asks of a node, in the types that its readers expect."""
         index = self.index
-        yield self._attr("is_cpu_op", bool_val=False)
+        # What another graph launched takes nothing of the device's time here.
+        yield self._attr("is_cpu_op", bool_val=node in self.prediction.timeline.arrivals)
         launch = index.launches.get(node)
         if launch is not None:
             yield self._attr("comm_type", int64_val=COLLECTIVES[launch.kind])

@@ -53,10 +53,11 @@ def view_traces(document: Mapping[str, Any]) -> list[RenderableType]:
     kinds = ", ".join(f"{number:,} {kind}" for kind, number in document["nodes"].items())
     stem, count = document["output"].removesuffix(".et"), len(document["ranks"])
     names = f"{stem}.{document['ranks'][0]}.et" + (f" to {stem}.{document['ranks'][-1]}.et" if count > 1 else "")
-    model, groups = document["cost_model"], ", ".join(document["groups"])
+    model, listed = document["cost_model"], ", ".join(document["groups"])
+    groups = f"groups {listed}" if listed else "no groups"
     return [
         Text.assemble((names, "bold"), f"  {plural(count, 'rank')} of {document['world']:,}"),
-        Text(f"Chakra {VERSION}: {kinds} nodes each; step {document['step_ms']:,.3f} ms, groups {groups}"),
+        Text(f"Chakra {VERSION}: {kinds} nodes each; step {document['step_ms']:,.3f} ms, {groups}"),
         Text(f"times simulated with {model['name']}, hash {model['hash']}", style="dim"),
     ]
 

@@ -157,6 +157,9 @@ def make_set(programs: Sequence[Program], settings: BenchSettings) -> GraphSet:
     for number, graph in enumerate(prepared[1:], 2):
         match_inputs(first, graph, ("graph 1", f"graph {number}"))
     layout = make_layout([(graph.program, graph.index) for graph in prepared], settings.ranks, settings.groups)
+    if settings.groups:
+        prepared = tuple(replace(graph, index=layout.placed(graph.index, settings.groups)) for graph in prepared)
+        first = prepared[0]
     maker = InputMaker(first, identify(first.index), layout, settings.seed, settings.hints)
     return GraphSet(prepared, layout, maker)
 
