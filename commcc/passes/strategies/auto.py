@@ -340,12 +340,12 @@ class Search:
         spare: others, which get it where none of the first comes to what a few schedules say of these.
         """
         winners = [t for t in winners if t.buckets]
-        if not winners:  # in few schedules; with more another one may win
-            near = self._near(none, _NEAR)
-            if not near:
-                return none, none
-            winners = [min(near, key=lambda t: (t.over, t.step_ns, t.members))]
         large, bound = len(self.index) >= _LARGE, self.unmerged.bound
+        if not winners:  # in few schedules; with more another one may win
+            winners = sorted(self._near(none, _NEAR), key=lambda t: (t.over, t.step_ns, t.members))[:1]
+            least = min((self.sketches.merged(t.buckets).bound for t in winners), default=none.step_ns)
+            if not winners or (large and not none.over and least * 1000 > none.step_ns * (1000 - _GAIN)):
+                return none, none
         if large and not winners[0].over and winners[0].step_ns * 1000 <= bound * (1000 - _CERTAIN):
             return none, self._calmest(winners, spare)
         # No merging comes last: where it wins, that search is what ``reorder`` asks for next.
