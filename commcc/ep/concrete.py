@@ -24,7 +24,7 @@ from commcc.graph.index.hints import SizeHints
 from commcc.graph.ops.libraries import ARITHMETIC
 from commcc.graph.ops.sizes import ASKING, ASSERTED, RANGES
 from commcc.serialization.propagate import context_of
-from commcc.serialization.shapes import requires_grad_of
+from commcc.serialization.shapes import input_sizes, requires_grad_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -69,19 +69,6 @@ def recorded_sizes(program: Program) -> dict[str, int]:
     # The number of a size that data decides was one of many.
     backed = {name: number for name, number in sizes.items() if not name.startswith("u")}
     return {name: number for name, number in backed.items() if number is not None and 0 < number <= LARGEST}
-
-
-def input_sizes(graph: fx.Graph) -> Iterator[tuple[str, Any]]:
-    """Sizes and strides of inputs, and inputs that are sizes, which are one symbol each; with its name: what a caller
-    can fix.
-    """
-    for node in graph.find_nodes(op="placeholder"):
-        val = node.meta.get("val")
-        sizes = (*val.shape, *val.stride()) if isinstance(val, torch.Tensor) else (val,)
-        for size in sizes:
-            expr = getattr(getattr(size, "node", None), "expr", None)
-            if isinstance(expr, sympy.Symbol):
-                yield expr.name, size
 
 
 def symbols_of(value: Any) -> set[str]:

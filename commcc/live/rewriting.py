@@ -322,8 +322,6 @@ class GraphPass:
             if self.on_mismatch == ERROR and trains:
                 raise
             return _Made(None, str(error) if trains else _EVALUATES)
-        except Exception as error:
-            return self._left(error)
 
     def _result_of(self, before: Program, here: Structure) -> RunResult:
         if self.plans is None or (self.on_mismatch != REPLAN and not launches_of(before)):

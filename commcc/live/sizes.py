@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from commcc.apply.concrete import FIXED
 from commcc.base.errors import CommccError
-from commcc.ep.concrete import input_sizes
+from commcc.serialization.shapes import input_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -104,8 +104,8 @@ class EpConcretize(Pass):
         )
 
     def _numbers(self, program: Program) -> tuple[dict[str, int], str]:
-        from commcc.ep.concrete import input_sizes, marked_sizes, recorded_sizes
-        from commcc.serialization.shapes import bounds_of
+        from commcc.ep.concrete import marked_sizes, recorded_sizes
+        from commcc.serialization.shapes import bounds_of, input_sizes
 
         if self.symbols == MARKED:
             numbers, source = marked_sizes(program), "marked at an input"

@@ -41,7 +41,9 @@ from commcc.base.errors import InputError, OutputError
 from commcc.serialization.symbols import SYMBOL_NAME, expression_text, has_powers, parse_expression, type_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from torch import fx
 
     from commcc.base.terms import Json
 
@@ -263,6 +265,19 @@ def symbols_in(shape_env: ShapeEnv, names: Iterable[sympy.Symbol]) -> Mapping[st
             int(hint) if hint is not None and hint.is_Integer else None,
         )
     return dict(sorted(out.items(), key=lambda item: (item[0].rstrip("0123456789"), len(item[0]), item[0])))
+
+
+def input_sizes(graph: fx.Graph) -> Iterator[tuple[str, torch.SymInt]]:
+    """Sizes and strides of inputs, and inputs that are sizes, which are one symbol each; with its name: what a caller
+    can fix.
+    """
+    for node in graph.find_nodes(op="placeholder"):
+        val = node.meta.get("val")
+        sizes = (*val.shape, *val.stride()) if isinstance(val, torch.Tensor) else (val,)
+        for size in sizes:
+            expr = getattr(getattr(size, "node", None), "expr", None)
+            if isinstance(expr, sympy.Symbol):
+                yield expr.name, size
 
 
 def bounds_of(size: torch.SymInt) -> tuple[int | None, int | None]:

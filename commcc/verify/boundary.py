@@ -26,11 +26,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import torch
-
 from commcc.base.errors import CommccError
 from commcc.serialization.pt2.contract import contract, differing_entries
-from commcc.serialization.shapes import bounds_of
+from commcc.serialization.shapes import bounds_of, input_sizes
 from commcc.verify.memory import INITIAL
 from commcc.verify.sizes import Poly, Undecidable, mismatch
 from commcc.verify.terms import Opaque, Tensor, Value, key_of
@@ -450,7 +448,7 @@ _FIXED = "fixed"
 def fixed_sizes(before: Program, after: Program, report: Report) -> dict[str, int]:
     """Numbers that AFTER has for symbols of BEFORE's inputs; those that cannot be are findings."""
     old, new = _claims(before), _claims(after)
-    there = _input_sizes(before.graph)
+    there = dict(input_sizes(before.graph))
     fixed: dict[str, int] = {}
     for name, number in new.items():
         if old.get(name) == number:
@@ -474,15 +472,3 @@ def fixed_sizes(before: Program, after: Program, report: Report) -> dict[str, in
 def _claims(program: Program) -> Mapping[str, Any]:
     claims = program.header.get(_FIXED)
     return {str(name): number for name, number in claims.items()} if isinstance(claims, dict) else {}
-
-
-def _input_sizes(graph: fx.Graph) -> dict[str, torch.SymInt]:
-    """Sizes that are one symbol, by its name."""
-    found: dict[str, torch.SymInt] = {}
-    for node in graph.find_nodes(op="placeholder"):
-        val = node.meta.get("val")
-        for size in (*val.shape, *val.stride()) if isinstance(val, torch.Tensor) else (val,):
-            symbol = getattr(getattr(size, "node", None), "expr", None)
-            if getattr(symbol, "is_Symbol", False):
-                found[str(symbol)] = size
-    return found

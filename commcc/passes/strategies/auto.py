@@ -343,8 +343,9 @@ class Search:
         large, bound = len(self.index) >= _LARGE, self.unmerged.bound
         if not winners:  # in few schedules; with more another one may win
             winners = sorted(self._near(none, _NEAR), key=lambda t: (t.over, t.step_ns, t.members))[:1]
-            least = min((self.sketches.merged(t.buckets).bound for t in winners), default=none.step_ns)
-            if not winners or (large and not none.over and least * 1000 > none.step_ns * (1000 - _GAIN)):
+            enough = none.step_ns * (1000 - _GAIN)
+            sure = large and not none.over
+            if all(sure and self.sketches.merged(t.buckets).bound * 1000 > enough for t in winners):
                 return none, none
         if large and not winners[0].over and winners[0].step_ns * 1000 <= bound * (1000 - _CERTAIN):
             return none, self._calmest(winners, spare)
