@@ -51,9 +51,9 @@ _SAME, _LEVEL = 5000, 5000
 #: One that makes the longest run of compute between reduce-scatters longer, and longer than _LONG compute nodes, which
 #: ``reorder`` can often cut, has to be shorter by more than one part in _FAR_SHORTER.
 _LONG, _FAR_SHORTER = 24, 1000
-#: Schedules of a bucketing, beside the one that did best before. A schedule is given up once it is longer than the best
-#: step by more than _LONGER permille.
-_SCHEDULES, _LONGER = 1, 1
+#: A bucketing is scheduled as the best one before it was. The schedule is given up once it is longer than the best step
+#: by more than _LONGER permille.
+_LONGER = 1
 #: Buckets may span so many times ``max_topo_span``, a limit that keeps equal ones from taking memory: here memory is
 #: judged.
 _SPAN = 4
@@ -191,15 +191,16 @@ class Shapes:
         return True
 
     def wander(self, effort: int, patience: int) -> None:
-        """Merge two neighbours, split a bucket or move a border, drawn at random. So many rows are judged at most, and
-        no more where so many in a row brought nothing.
+        """Merge two neighbours, split a bucket or move a border, drawn at random from all buckets. So many rows are
+        judged at most, and no more where so many in a row brought nothing.
         """
         self.left, self.idle, draw = effort, 0, Random(0).random
         for _ in range(effort * _DRAWS):
             if self.left <= 0 or self.idle >= patience:
                 break
-            key = list(self.rows)[int(draw() * len(self.rows))]
-            if self._taken({**self.rows, key: _drawn(self.rows[key], draw)}):
+            places = [(key, at) for key, row in self.rows.items() for at in range(len(row))]
+            key, at = places[int(draw() * len(places))]
+            if self._taken({**self.rows, key: _drawn(self.rows[key], at, draw)}):
                 self.idle = 0
 
     def _changes(self, row: Row) -> Iterator[Row]:
@@ -223,9 +224,9 @@ class Shapes:
         return members[:at], members[at:]
 
 
-def _drawn(row: Row, draw: Callable[[], float]) -> Row:
-    """A row with one bucket split, two neighbours merged or, as often as both, a border between two moved."""
-    at, kind = int(draw() * len(row)), int(draw() * 4)
+def _drawn(row: Row, at: int, draw: Callable[[], float]) -> Row:
+    """A row with one bucket split, merged with the next or, as often as both, the border between these moved."""
+    kind = int(draw() * 4)
     end = at + 1 if kind == 0 else at + 2
     members = _joined(row[at:end])
     place = 0 if kind == 1 else 1 + int(draw() * (len(members) - 1))
@@ -303,14 +304,8 @@ class _Bucketings:
         if problem is None or _longer(problem.bound, best):
             return Judged(replace(tried, step_ns=NEVER if problem is None else problem.bound), None, busy)
         hopeless = None if best.tried.over else best.tried.step_ns * (1000 + _LONGER) // 1000
-        schedule = glance(
-            problem,
-            search.limits,
-            range(_SCHEDULES),
-            hopeless=hopeless,
-            give_up=True,
-            first=best.start,
-        )
+        others = range(best.start is None)
+        schedule = glance(problem, search.limits, others, hopeless=hopeless, give_up=True, first=best.start)
         return Judged(search.result(tried, schedule), schedule.start, busy)
 
     def _sketch(self, buckets: Sequence[Bucket]) -> Schedulable | None:
