@@ -15,6 +15,8 @@ from commcc.plan import Plan, Reordering
 from commcc.schedule import Problem
 from commcc.serialization import load
 from commcc.timing.cost import load_model
+from commcc.timing.cost.least import Pricing, least
+from commcc.timing.cost.types import Operation
 from commcc.timing.simulate import lower_bound
 from tests.effort import examples
 from tests.random_graphs import random_program
@@ -72,3 +74,58 @@ def test_what_nobody_has_to_pay_is_a_rest():
     left = sum(ns for _, ns in least.rests)
     assert lowered > 0.01 * own
     assert 0.95 * lowered < left <= lowered
+
+
+class Chains:
+    """Chains of three members each that read tensors 100 and 101, and views 200 and 201 of these."""
+
+    def __init__(self, **other):
+        self.other, self.ahead, self.reads, self.size = other, {}, {}, {100: 500, 101: 500, 102: 300}
+        for node in range(6):
+            self.ahead[node] = (0, 0, 1)[node % 3]
+            self.reads[node] = {200: (100, 400), 201: (101, 100)} if node % 3 else {200: (100, 400)}
+        self.ahead.update(other.get("ahead", {}))
+        self.reads.update(other.get("reads", {}))
+
+    def before(self):
+        return self.ahead
+
+    def entering(self, node):
+        return self.reads[node]
+
+    def size_of(self, node):
+        return self.size[node]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {},
+        {"ahead": {4: 1}},
+        {"reads": {4: {200: (100, 300)}}},
+        {"reads": dict.fromkeys((4, 5), {200: (100, 400), 201: (101, 400)})},
+        {"reads": {3: {200: (102, 400)}} | dict.fromkeys((4, 5), {200: (102, 400), 201: (101, 100)})},
+        {"reads": {4: {200: (100, 400), 201: (100, 100)}}},
+        {"fixed": {4}},
+        {"kernel": {4: 90}},
+    ],
+    ids=str,
+)
+def test_chains_that_are_not_alike_are_told_apart(other):
+    """The second of two chains differs from the first in one thing; both have what each has alone."""
+    chains = Chains(**other)
+    plain = Operation("aten.add.Tensor", (), (), None, False, 500, 100, 0, False, 0, False)
+    others = {node: replace(plain, written_bytes=size) for node, size in other.get("kernel", {}).items()}
+    operations = dict.fromkeys(range(6), plain) | others
+    pricing = Pricing(
+        chains,
+        operations,
+        lambda operation: 10 * operation.kernels + operation.read_bytes + operation.written_bytes,
+        frozenset(other.get("fixed", ())),
+    )
+    both = least(pricing, {0: (0, 1, 2), 1: (3, 4, 5)})
+    each = [least(pricing, {chain: nodes}) for chain, nodes in enumerate(((0, 1, 2), (3, 4, 5)))]
+    assert both.ns == each[0].ns | each[1].ns
+    assert both.rests == each[0].rests + each[1].rests
+    second = {node - 3: ns for node, ns in each[1].ns.items()}, [rest.ns for rest in each[1].rests]
+    assert (second == (each[0].ns, [rest.ns for rest in each[0].rests])) == (not other)

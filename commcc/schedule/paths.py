@@ -38,7 +38,7 @@ def path_bound(graph: Graph) -> int:
 
 
 def _one_machine(jobs: tuple[Ints, Ints, Ints]) -> int:
-    order = np.lexsort(jobs[::-1])
+    order = np.argsort(jobs[0], kind="stable")  # among equal heads any order gives the same
     heads, ns, tails = (np.ascontiguousarray(column[order]) for column in jobs)
     return _jackson(heads, ns, tails, heaps(1, len(order) + 1))
 

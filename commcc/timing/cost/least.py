@@ -8,6 +8,9 @@ A member pays for the kernel of its chain where no other one can come first, and
 reader can come before it. What a chain costs in the order that is best for it, and its members do not pay in all
 orders, is its rest.
 
+Layers repeat chains, so what is found for one holds for all that are alike: whose members, in turn, run the same
+operations, follow the same others and read as much of as many tensors.
+
 Limits: orders within a chain that nothing allows (by what lies outside of it) count as possible. A rest is up to half a
 ns a member too small, since prices are rounded one by one. Chains with a concatenation that is written in place have
 none.
@@ -57,31 +60,56 @@ class Pricing:
 def least(pricing: Pricing, members: Mapping[int, Sequence[int]]) -> Least:
     """Of all chains of several members, which are given in an order that is legal."""
     ns, rests = dict[int, int](), list[Rest]()
-    before = pricing.chains.before()
+    before, known = pricing.chains.before(), dict[_Alike, Least]()
     for nodes in members.values():
         if len(nodes) > 1:
-            chain = _Chain(pricing, nodes, before)
-            ns.update(chain.least)
-            if chain.rest is not None:
-                rests.append(chain.rest)
+            reads = [pricing.chains.entering(node) for node in nodes]
+            alike = _alike(pricing, nodes, before, reads)
+            if alike not in known:
+                known[alike] = _Chain(pricing, nodes, before, reads).found()
+            found = known[alike]
+            ns.update((nodes[place], price) for place, price in found.ns.items())
+            rests += [Rest(tuple([nodes[place] for place in rest.nodes]), rest.ns) for rest in found.rests]
     return Least(ns, tuple(rests))
 
 
-class _Chain:
-    """before: by node, the bits of members of its chain that always come ahead of it, by their places in ``nodes``."""
+#: All that the least of a chain follows from, by member: its operation, whether its price is fixed, who comes ahead of
+#: it, and what it reads. Operations are told apart by where they are: those of one graph that equal one another are one
+#: (:mod:`commcc.timing.cost.operations`), or are counted as different.
+_Alike = tuple[tuple[int, bool, int, tuple[tuple[int, ...], ...]], ...]
+#: By what a member reads: the tensor that this is a view of, and bytes.
+_Reads = dict[int, tuple[int, int]]
 
-    def __init__(self, pricing: Pricing, nodes: Sequence[int], before: Mapping[int, int]) -> None:
+
+def _alike(pricing: Pricing, nodes: Sequence[int], before: Mapping[int, int], reads: Sequence[_Reads]) -> _Alike:
+    """Equal for chains with the same least. Tensors have numbers in the order in which they are read first."""
+    numbers, size_of, members = dict[int, int](), pricing.chains.size_of, []
+    for node, read in zip(nodes, reads, strict=True):
+        row = []
+        for source, (origin, size) in read.items():
+            places = [numbers.setdefault(tensor, len(numbers)) for tensor in (source, origin)]
+            row.append((*places, size_of(origin), size))
+        members.append((id(pricing.operations[node]), node in pricing.fixed, before[node], tuple(row)))
+    return tuple(members)
+
+
+class _Chain:
+    """before: by node, the bits of members of its chain that always come ahead of it, by their places in ``nodes``.
+    reads: of each member.
+    """
+
+    def __init__(
+        self, pricing: Pricing, nodes: Sequence[int], before: Mapping[int, int], reads: Sequence[_Reads]
+    ) -> None:
         self.pricing, self.nodes = pricing, nodes
         self.firsts = [node for node in nodes if not before[node]]
         #: By member, those that may come ahead of it.
         bits = {node: 1 << k for k, node in enumerate(nodes)}
         self.ahead = {node: [n for n in nodes if n != node and not before[n] & bits[node]] for node in nodes}
-        self.reads = {node: pricing.chains.entering(node) for node in nodes}
-        self.least: dict[int, int] = {}
-        self.rest: Rest | None = None
-        self._find()
+        self.reads = dict(zip(nodes, reads, strict=True))
 
-    def _find(self) -> None:
+    def found(self) -> Least:
+        """The least of its members, which are given by their places, and the rest."""
         pricing, alone = self.pricing, len(self.firsts) == 1
         own = {node: pricing.price(pricing.operations[node]) for node in self.nodes}
         least, payers = dict(own), list[int]()
@@ -95,10 +123,10 @@ class _Chain:
             least[node] = min(*prices, own[node])
             if (first and not alone) or read < most:
                 payers.append(node)
-        self.least = {node: ns for node, ns in least.items() if ns < own[node]}
-        if payers and pricing.fixed.isdisjoint(self.nodes):
-            left = self._total() - sum(least.values())
-            self.rest = Rest(tuple(payers), left) if left > 0 else None
+        place = {node: k for k, node in enumerate(self.nodes)}
+        lower = {place[node]: ns for node, ns in least.items() if ns < own[node]}
+        left = self._total() - sum(least.values()) if payers and pricing.fixed.isdisjoint(self.nodes) else 0
+        return Least(lower, (Rest(tuple([place[node] for node in payers]), left),) if left > 0 else ())
 
     def _total(self) -> int:
         """The least that the chain costs in all: one of those that can is first, and bytes add up."""
