@@ -122,7 +122,7 @@ MISTAKES = [
     ("launch_us: 2.0", "launch_us: [2]", "launch_us: [2]", "'launch_us' must be a finite number, not a list"),
     ("launch_us: 2.0", "launch_us:", "launch_us:", "'launch_us' must be a finite number, not empty"),
     ("launch_us: 2.0", "launch_us: '2'", "launch_us: '2'", "must be a finite number, not the text '2'"),
-    ("bfloat16: 989.4", "bfloat16: 0", "peak_tflops:", "'bfloat16' must be more than 0, not 0"),
+    ("bfloat16: 989.4", "bfloat16: 0", "peak_tflops:", "'bfloat16' must be at least 1e-06, not 0"),
     ("bfloat16: 989.4", "bfloat16: .inf", "peak_tflops:", "'bfloat16' must be a finite number, not '.inf'"),
     ("bfloat16: 989.4", "bfloat16: nan", "peak_tflops:", "'bfloat16' must be a finite number, not 'nan'"),
     ("bfloat16: 989.4", "bfloat16: 1e999", "peak_tflops:", "'bfloat16' must be a finite number, not '1e999'"),
@@ -145,8 +145,13 @@ MISTAKES = [
     (" tfloat32: 494.7,", "", "float32_convolution: tfloat32", "'float32_convolution' is tfloat32, which has no peak"),
     ("base_us: 6.6", "bas_us: 6.6", "- {name: LL, bas_us", "unknown key 'bas_us' (did you mean 'base_us'?)"),
     ("share_inter: 0.10", "share_inter: 10", "- {name: LL, base_us: 6.6", "'share_inter' must be at most 1, not 10"),
-    ("share_intra: 0.38", "share_intra: 0", "- {name: LL, base_us: 6.6", "'share_intra' must be more than 0, not 0"),
+    ("share_intra: 0.38", "share_intra: 0", "- {name: LL, base_us: 6.6", "'share_intra' must be at least 1e-06, not 0"),
     ("name: LL128", "name: LL", "- {name: LL, base_us: 14.0", "protocol 'LL' is given twice"),
+    ("launch_us: 2.0", "launch_us: 1e308", "launch_us: 1e308", "'launch_us' must be at most 1e+06, not 1e308"),
+    ("kernel_us: 2.0", "kernel_us: 1e9", "kernel_us: 1e9", "'kernel_us' must be at most 1e+06, not 1e9"),
+    ("bfloat16: 989.4", "bfloat16: 1e-310", "peak_tflops:", "'bfloat16' must be at least 1e-06, not 1e-310"),
+    ("gb_per_s: 3350", "gb_per_s: 1e300", "memory: {", "'gb_per_s' must be at most 1e+09, not 1e300"),
+    ("ranks_per_node: 8", "ranks_per_node: 1e12", "ranks_per_node: 1e12", "must be at most 1e+06, not 1e12"),
     ("post_us: 2.0", "post_us: -2", "inter: {", "'post_us' must be at least 0, not -2"),
     ("- name: nvls\n", "- name: nvls\n      base_us: 9\n", "- name: nvls", "needs either 'base_us' or 'protocols'"),
     ("base_us: 14.0\n", "\n", "- name: pairwise", "an algorithm needs either 'base_us' or 'protocols'"),
@@ -195,7 +200,7 @@ def test_all_mistakes_at_once(tmp_path: Path):
     message = refused(tmp_path, text)
     lines = [line_of(text, part) for part in ("launch_us: x", "gib: -80", "- nam: r")]
     assert message.startswith(f":{lines[0]}: 'launch_us' must be")
-    assert f"line {lines[1]}: 'gib' must be more than 0, not -80" in message
+    assert f"line {lines[1]}: 'gib' must be at least 1e-06, not -80" in message
     assert f"line {lines[2]}: unknown key 'nam' (did you mean 'name'?)" in message
     assert "and " not in message
 

@@ -27,6 +27,11 @@ __all__ = ["device_names", "load_device"]
 DTYPES = ("float4", "float8", "float16", "bfloat16", "tfloat32", "float32", "float64", "int4", "int8")
 FAMILIES = ("matmul", "grouped_matmul", "attention", "convolution")
 ALGORITHMS = ("ring", "tree", "nvls", "pairwise")
+#: What a figure of a device can be: as the settings of a cost text are, so that no time made of them overflows.
+MOST_US = 1_000_000
+MOST_RANKS = 1_000_000
+LEAST_RATE, MOST_RATE = 1e-6, 1e9
+LEAST_SHARE = 1e-6
 _ALIASES = {
     "a100": "a100-sxm",
     "a100-80gb": "a100-sxm",
@@ -78,7 +83,7 @@ def read_device(path: str | Path) -> Device:
         memory=_memory(top["memory"]),
         host=_host(top["host"]),
         network=_network(top["network"]),
-        launch_us=top["launch_us"].number(least=0),
+        launch_us=_us(top["launch_us"]),
         sources={key: node.text() for key, node in top["sources"].entries().items()} if "sources" in top else {},
     )
     if "sources" in top:
@@ -98,10 +103,10 @@ def _compute(node: Node) -> Compute:
         if dtype not in peaks:
             fields[unit].fail(f"'{unit}' is {dtype}, which has no peak in 'peak_tflops'")
     return Compute(
-        peak_tflops={name: value.number(above=0) for name, value in peaks.items()},
+        peak_tflops={name: _rate(value) for name, value in peaks.items()},
         achievable={name: _fraction(value) for name, value in fractions.items()},
-        kernel_us=fields["kernel_us"].number(above=0),
-        ramp_us=fields["ramp_us"].number(least=0) if "ramp_us" in fields else 0.0,
+        kernel_us=fields["kernel_us"].number(above=0, most=MOST_US),
+        ramp_us=_us(fields["ramp_us"]) if "ramp_us" in fields else 0.0,
         float32_matmul=chosen.get("float32_matmul", "float32"),
         float32_convolution=chosen.get("float32_convolution", "float32"),
         attention_share=_fraction(fields["attention_share"]) if "attention_share" in fields else 1.0,
@@ -109,21 +114,30 @@ def _compute(node: Node) -> Compute:
 
 
 def _fraction(node: Node) -> float:
-    return node.number(above=0, most=1)
+    return node.number(least=LEAST_SHARE, most=1)
+
+
+def _us(node: Node) -> float:
+    return node.number(least=0, most=MOST_US)
+
+
+def _rate(node: Node) -> float:
+    """What a device does of something in a second, or has of it: TFLOPs, GB a second, GiB."""
+    return node.number(least=LEAST_RATE, most=MOST_RATE)
 
 
 def _memory(node: Node) -> Memory:
     fields = node.mapping({"gb_per_s", "achievable", "gib"})
     return Memory(
-        gb_per_s=fields["gb_per_s"].number(above=0),
+        gb_per_s=_rate(fields["gb_per_s"]),
         achievable=_fraction(fields["achievable"]),
-        gib=fields["gib"].number(above=0),
+        gib=_rate(fields["gib"]),
     )
 
 
 def _host(node: Node) -> Host:
     fields = node.mapping({"gb_per_s", "sync_us"})
-    return Host(gb_per_s=fields["gb_per_s"].number(above=0), sync_us=fields["sync_us"].number(least=0))
+    return Host(gb_per_s=_rate(fields["gb_per_s"]), sync_us=_us(fields["sync_us"]))
 
 
 def _network(node: Node) -> Network:
@@ -134,7 +148,7 @@ def _network(node: Node) -> Network:
     algorithms = tuple(_algorithm(entry) for entry in listed)
     _once("algorithm", listed, [algorithm.name for algorithm in algorithms])
     return Network(
-        ranks_per_node=fields["ranks_per_node"].integer(least=1),
+        ranks_per_node=fields["ranks_per_node"].integer(least=1, most=MOST_RANKS),
         intra=_link(fields["intra"]),
         inter=_link(fields["inter"]),
         algorithms=algorithms,
@@ -151,9 +165,9 @@ def _link(node: Node) -> Link:
     fields = node.mapping({"name", "gb_per_s", "latency_us"}, optional={"post_us"})
     return Link(
         name=fields["name"].text(),
-        gb_per_s=fields["gb_per_s"].number(above=0),
-        latency_us=fields["latency_us"].number(least=0),
-        post_us=fields["post_us"].number(least=0) if "post_us" in fields else None,
+        gb_per_s=_rate(fields["gb_per_s"]),
+        latency_us=_us(fields["latency_us"]),
+        post_us=_us(fields["post_us"]) if "post_us" in fields else None,
     )
 
 
@@ -170,7 +184,7 @@ def _algorithm(node: Node) -> Algorithm:
     return Algorithm(
         name=fields["name"].text(ALGORITHMS),
         kinds=kinds,
-        base_us=fields["base_us"].number(least=0) if "base_us" in fields else None,
+        base_us=_us(fields["base_us"]) if "base_us" in fields else None,
         achievable_intra=_fraction(fields["achievable_intra"]),
         achievable_inter=_fraction(fields["achievable_inter"]),
         protocols=_protocols(fields["protocols"]) if "protocols" in fields else (),
@@ -190,9 +204,9 @@ def _protocol(node: Node) -> Protocol:
     fields = node.mapping({"name", "base_us", "intra_us", "inter_us", "share_intra", "share_inter"})
     return Protocol(
         name=fields["name"].text(),
-        base_us=fields["base_us"].number(least=0),
-        intra_us=fields["intra_us"].number(least=0),
-        inter_us=fields["inter_us"].number(least=0),
+        base_us=_us(fields["base_us"]),
+        intra_us=_us(fields["intra_us"]),
+        inter_us=_us(fields["inter_us"]),
         share_intra=_fraction(fields["share_intra"]),
         share_inter=_fraction(fields["share_inter"]),
     )
