@@ -299,6 +299,19 @@ def test_reader_of_stdout_goes_away():
     assert done.stderr == ""
 
 
+def test_an_interrupt_while_pytorch_is_loaded(tmp_path):
+    """PyTorch's C++ code swallows it, and fails in other ways later."""
+    (tmp_path / "torch.py").write_text(
+        "import os, signal\n"
+        "try:\n    os.kill(os.getpid(), signal.SIGINT)\n    sum(range(1000))\n"
+        "except KeyboardInterrupt:\n    raise RecursionError from None\n"
+    )
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from commcc.cli.main import entry; entry()"
+    graph = next((Path(__file__).parents[1] / "sample_graphs").glob("tiny_*.gz"))
+    done = subprocess.run([sys.executable, "-c", code, "inspect", graph], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr.strip()) == (130, "", "")
+
+
 def test_odd_file_names_are_printed_not_crashed_on(tmp_path):
     code = "from commcc.cli.main import entry; entry()"
     for encoding in ("utf-8", "ascii"):

@@ -41,6 +41,7 @@ from commcc.base.errors import (
     closest,
 )
 from commcc.base.text import Lines, escaped, without_commands
+from commcc.cli.interrupts import EXIT_INTERRUPTED, leave_while_loading
 from commcc.cli.session import OutputClosedError, Session, abandon_stdout
 
 if TYPE_CHECKING:
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
 
 #: Set by the shell's completion script; click then answers and exits by itself.
 COMPLETION = "_COMMCC_COMPLETE"
-EXIT_INTERRUPTED = 130
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 #: Click's words for values of a wrong type, and plain ones.
 _PLAINER = {
@@ -253,6 +253,7 @@ def entry() -> None:
     # A graph is millions of objects that stay; looking through them every 700 new ones takes a tenth of a command, and
     # every million still a twentieth.
     gc.set_threshold(3_000_000, 50, 50)
+    leave_while_loading()
     code = run(sys.argv[1:])
     try:
         sys.stderr.flush()
