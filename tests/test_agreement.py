@@ -13,7 +13,7 @@ from commcc.base.terms import Kind
 from commcc.graph.program import ProcessGroup, Program
 from commcc.lint.ranks import DifferenceKind, Status, Trace, agree, agree_on
 from commcc.lint.ranks.groups import resolve
-from commcc.lint.ranks.naming import BY_HEADER, families, in_order, rank_in
+from commcc.lint.ranks.naming import BY_HEADER, by_rank, families, in_order, rank_in
 from commcc.lint.ranks.show import ranks_text, text
 from commcc.lint.ranks.trace import trace_of
 from commcc.lint.ranks.types import Launch, Opaque, Splits
@@ -235,6 +235,15 @@ def test_equal_parts_and_the_same_in_numbers():
     assert agree_on({0: exchange(0, spelt, (0, 1)), 1: exchange(1, Splits(None, None, 10), (0, 1))}).first.at == 0
 
 
+def test_splits_of_more_or_less_than_there_is():
+    """Each rank expects what it is sent, and yet none of them can run."""
+    sizes = [(4, 3), (3, 4)]
+    found = agree_on({rank: exchange(rank, Splits(own, own, 8), (0, 1)) for rank, own in enumerate(sizes)})
+    assert "rank 0 sends 7 elements in parts, and has 8" in found.first.what
+    fits = agree_on({rank: exchange(rank, Splits(own, own, None), (0, 1)) for rank, own in enumerate(sizes)})
+    assert fits.status is Status.AGREE
+
+
 def test_splits_of_another_number_of_ranks():
     found = agree_on({rank: exchange(rank, Splits((4, 4), (4, 4), 8), (0, 1, 2)) for rank in range(3)})
     assert "has parts for 2 ranks, and from 2, in a group of 3" in found.first.what
@@ -300,13 +309,14 @@ def test_ranks_in_names(name, found):
 
 def test_families():
     names = ["a/rank0_fw", "a/rank1_fw", "a/rank0_bw", "other", "a/rank1_bw"]
-    assert families(names) == {
+    found = families(names)
+    assert {family: by_rank(members) for family, members in found.items()} == {
         "a/*_fw": {0: "a/rank0_fw", 1: "a/rank1_fw"},
         "a/*_bw": {0: "a/rank0_bw", 1: "a/rank1_bw"},
     }
-    assert families(["x", "y"], {"x": 3, "y": 0}) == {BY_HEADER: {3: "x", 0: "y"}}
+    assert families(["x", "y"], {"x": 3, "y": 0}) == {BY_HEADER: [(3, "x"), (0, "y")]}
     with pytest.raises(OptionError, match="are both rank 1"):
-        families(["rank1.a", "rank_1.a"])
+        by_rank(families(["rank1.a", "rank_1.a"])["*.a"])
     assert in_order(["x", "y"]) == {0: "x", 1: "y"}
     assert in_order(["rank4", "rank2"]) == {4: "rank4", 2: "rank2"}
 

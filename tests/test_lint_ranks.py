@@ -107,6 +107,17 @@ def test_one_rank_twice(lint, dumps):
     assert "are both rank 1" in finding["text"]
 
 
+def test_one_rank_twice_in_one_of_two_programs(lint, dumps):
+    """The other program is compared all the same."""
+    (dumps / "both" / "bw").mkdir(parents=True)
+    for file in (dumps / "bad").glob("fw-r*"):
+        (dumps / "both" / file.name).write_bytes(file.read_bytes())
+    for name in ("rank1.fx.txt", "rank_1.fx.txt"):
+        (dumps / "both" / "bw" / name).write_bytes((dumps / "good" / "rank1.fx.txt").read_bytes())
+    code, findings = lint(dumps / "both")
+    assert (code, sorted(finding["severity"] for finding in findings)) == (1, ["error", "warning"])
+
+
 def test_options_in_a_file(lint, dumps, tmp_path):
     settings = tmp_path / "lint.yaml"
     settings.write_text("rules:\n  rank-agreement: {severity: warning, around: 0}\n")

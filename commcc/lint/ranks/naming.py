@@ -1,7 +1,7 @@
 """Which files are the ranks of one program, by their names.
 
     families(["dumps/rank0_fw.txt", "dumps/rank1_fw.txt", "dumps/rank0_bw.txt", "dumps/rank_1/bw.txt"])
-    # {"dumps/*_fw.txt": {0: "dumps/rank0_fw.txt", 1: "dumps/rank1_fw.txt"}, "dumps/*_bw.txt": {0: ...}, ...}
+    # {"dumps/*_fw.txt": [(0, "dumps/rank0_fw.txt"), (1, "dumps/rank1_fw.txt")], "dumps/*_bw.txt": [(0, ...)], ...}
 
 A rank is ``rank0``, ``rank_3``, ``rank-12`` or ``r12`` as a word of its own in the path; ``rank`` wins over ``r``,
 and what comes last over what comes first. Files whose names are the same but for that are one family.
@@ -34,23 +34,28 @@ def rank_in(name: str) -> tuple[str, int] | None:
     return None
 
 
-def families(names: Iterable[str], told: Mapping[str, int] | None = None) -> dict[str, dict[int, str]]:
-    """Names by family and rank, those with a rank alone.
+def families(names: Iterable[str], told: Mapping[str, int] | None = None) -> dict[str, list[tuple[int, str]]]:
+    """Ranks and names by family, of names with a rank alone; :func:`by_rank` makes ranks of them.
 
-    told: ranks that files themselves tell; they win over names. Raises OptionError when two names of a family are
-    one rank.
+    told: ranks that files themselves tell; they win over names.
     """
-    by_family: dict[str, dict[int, str]] = {}
+    by_family: dict[str, list[tuple[int, str]]] = {}
     for name in names:
         read = rank_in(name)
         rank = (told or {}).get(name, read[1] if read is not None else None)
-        if rank is None:
-            continue
-        family = by_family.setdefault(read[0] if read is not None else BY_HEADER, {})
-        if rank in family:
-            raise OptionError(f"'{family[rank]}' and '{name}' are both rank {rank}", hint="name each rank once")
-        family[rank] = name
+        if rank is not None:
+            by_family.setdefault(read[0] if read is not None else BY_HEADER, []).append((rank, name))
     return by_family
+
+
+def by_rank(members: Iterable[tuple[int, str]]) -> dict[int, str]:
+    """The names of one family by rank. Raises OptionError when two of them are one rank."""
+    ranks: dict[int, str] = {}
+    for rank, name in members:
+        if rank in ranks:
+            raise OptionError(f"'{ranks[rank]}' and '{name}' are both rank {rank}", hint="name each rank once")
+        ranks[rank] = name
+    return ranks
 
 
 def in_order(names: Iterable[str], told: Mapping[str, int] | None = None) -> dict[int, str]:

@@ -268,7 +268,7 @@ def compare_splits(group: Group, sequences: Sequences) -> tuple[list[GroupDiffer
         if rows is None:
             unknown.append(launch.node)
             continue
-        mismatch = _unexpected(group, rows, at)
+        mismatch = _left_over(group, sequences, rows, at) or _unexpected(group, rows, at)
         if mismatch is not None:
             return [mismatch], []
     if not unknown:
@@ -305,6 +305,16 @@ def _row(splits: Splits, size: int) -> Row | None:
         return None
     even = (0,) if splits.total is None else (splits.total // size,)
     return splits.sent or even * size, splits.expected or even * size
+
+
+def _left_over(group: Group, sequences: Sequences, rows: dict[int, Row], at: int) -> GroupDifference | None:
+    """The first rank whose parts are not all that it has to send, which PyTorch refuses when it runs."""
+    for rank, name in group.members:
+        splits, sent = sequences.launch(rank, name, at).splits, sum(rows[rank][0])
+        if splits is not None and splits.total not in (None, sent):
+            parts = f"sends {plural(sent, 'element')} in parts, and has {splits.total:,}"
+            return _pair(group, f"{group.label}: in launch {at + 1} rank {rank} {parts}", at, ((rank, name),) * 2)
+    return None
 
 
 def _unexpected(group: Group, rows: dict[int, Row], at: int) -> GroupDifference | None:

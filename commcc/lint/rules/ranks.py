@@ -56,16 +56,17 @@ def kept(subject: Subject) -> Kept:
 def rank_agreement(graphs: Sequence[Kept], options: RankAgreement) -> Iterator[Finding]:
     """For every program whose ranks are among the graphs, what its ranks do not agree about."""
     from commcc.lint.ranks import agree_on
-    from commcc.lint.ranks.naming import families, in_order
+    from commcc.lint.ranks.naming import by_rank, families, in_order
 
     by_name = {graph.graph: graph for graph in graphs}
     told = {graph.graph: graph.rank for graph in graphs if graph.rank is not None}
-    try:
-        by_family = {"": in_order(by_name, told)} if options.ranks == ALL else families(by_name, told)
-    except OptionError as error:
-        yield Finding(error.what, remedy=error.hint or "", severity=Severity.WARNING)
-        return
-    for family, names in by_family.items():
+    by_family = {"": list(in_order(by_name, told).items())} if options.ranks == ALL else families(by_name, told)
+    for family, members in by_family.items():
+        try:
+            names = by_rank(members)
+        except OptionError as error:  # the other programs are compared all the same
+            yield Finding(error.what, remedy=error.hint or "", severity=Severity.WARNING)
+            continue
         if len(names) > 1:
             traces = {rank: by_name[name].trace for rank, name in names.items()}
             yield from _findings(agree_on(traces, int(options.around or 0)), family, names)
