@@ -10,7 +10,9 @@ import pytest
 import yaml
 
 from commcc.base.errors import InputError, OutputError
+from commcc.base.yaml_file import parse_yaml
 from commcc.lint.baseline import baseline_text, key_of, measured, read_baseline, write_baseline
+from commcc.lint.reading import settings_of
 from commcc.lint.tolerance import EXACT, TIMED, Tolerance, flat, read_tolerance, tolerance_of
 from commcc.lint.types import Known, Severity
 from tests.lint_graphs import findings, healthy, subject
@@ -92,6 +94,26 @@ def test_what_is_better_is_said_and_is_no_error():
     assert found.text.startswith(
         "better than the baseline: bytes.reduce_scatter 356 B -> 256 B, collectives.all_gather 5"
     )
+
+
+def test_a_kind_that_the_baseline_has_none_of():
+    stored = known()
+    fewer = {name: number for name, number in stored.metrics.items() if not name.endswith(".all_gather")}
+    found = compared(replace(stored, metrics=fewer))
+    assert [f.text for f in found if f.severity is None][-1] == "collectives.all_gather went from 0 to 3"
+    gone = replace(stored, metrics={**stored.metrics, "collectives.broadcast": 3.0})
+    (better,) = compared(gone)
+    assert better.text == "better than the baseline: collectives.broadcast 3 -> 0"
+    few = replace(stored, metrics={"step_ms": stored.metrics["step_ms"]})
+    assert compared(few) == []
+
+
+@pytest.mark.parametrize("given", ["{default: none}", "none", "{collectives: none}", "{collectives.all_gather: none}"])
+def test_none_in_a_file_leaves_metrics_out(given):
+    file = parse_yaml(f"rules:\n  {RULE}: {{tolerance: {given}}}\n", "lint.yaml")
+    options = settings_of(file.root, "lint.yaml").of("g").options[RULE].tolerance
+    file.check()
+    assert compared(known(collectives__all_gather=-1), tolerance=options) == []
 
 
 def test_neutral_metrics_are_compared_only_with_a_tolerance():

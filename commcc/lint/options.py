@@ -7,7 +7,8 @@
     value_of(options_of(PeakMemory)["max"], node)       # 60 GiB -> 64424509440
 
 A value is a figure (:mod:`commcc.lint.quantities`), a figure by selector (``all_gather``, ``fsdp``,
-``all_gather/fsdp`` or ``total``), a tolerance by metric, or names. ``none`` takes a limit away.
+``all_gather/fsdp`` or ``total``), a tolerance by metric, or names. ``none`` takes a limit away; as a tolerance it
+leaves the metric out.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from commcc.base.errors import closest
-from commcc.base.options import Option, option
+from commcc.base.options import Option, option, options_of
 from commcc.base.terms import Kind, Role
 from commcc.base.text import shown
 from commcc.lint.tolerance import TOLERATED, read_tolerance
@@ -60,13 +61,13 @@ def by_kind(quantity: Quantity, kinds: tuple[Kind, ...], help: str) -> Any:
 def tolerances(help: str) -> Any:
     """A tolerance for each metric of a baseline; one alone is about those that have no other."""
     takes = "such as 2 % or 100 MiB, or one for each metric"
-    return option(None, help, keys=TOLERATED, one=read_tolerance, takes=takes)
+    return option(None, help, keys=TOLERATED, one=read_tolerance, takes=takes, none="not compared")
 
 
 def value_of(option: Option, node: Node) -> Any:
     """The value that a file gives to an option; what is wrong is noted at its line, and None stands in for it.
 
-    Of a mapping None stands for a key whose limit is taken away.
+    Of a mapping None stands for a key whose limit is taken away, or for what ``none`` means to the option.
     """
     if option.kind == "names":
         return _names(option, node)
@@ -75,7 +76,7 @@ def value_of(option: Option, node: Node) -> Any:
     if not isinstance(node.value, dict):
         # One figure for a mapping is about the first of its keys.
         one = _one(option, option.keys[0], node)
-        return one if one is None else {option.keys[0]: one}
+        return one if one is None and option.none is None else {option.keys[0]: one}
     values: dict[str, Any] = {}
     for key, child in node.value.items():
         if key in option.keys:
@@ -113,8 +114,11 @@ def _one(option: Option, key: str, node: Node) -> Any:
 
 def built(cls: type[Any], given: Mapping[str, Any]) -> Any:
     """The options with what was given; keys of a mapping whose limit was taken away are gone."""
+    options = options_of(cls)
     values = {
-        name: {key: limit for key, limit in value.items() if limit is not None} if isinstance(value, dict) else value
+        name: {key: limit for key, limit in value.items() if limit is not None or options[name].none is not None}
+        if isinstance(value, dict)
+        else value
         for name, value in given.items()
     }
     return cls(**values)

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from commcc.base.terms import Kind
 from commcc.lint.quantities import BYTES, COUNT, SHARE, TIME, Quantity
 
 if TYPE_CHECKING:
@@ -32,7 +33,9 @@ NEUTRAL = (
     *("nodes", "compute_nodes", "compute_ms", "lower_bound_ms"),
     *("max_consecutive_compute.all_gather", "max_consecutive_compute.all_to_all"),
 )
-_KINDS = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
+#: Families in which a kind that a graph does not have counts as 0.
+_COUNTED = ("collectives", "bytes")
+_KINDS = tuple(map(str, Kind))
 #: What a tolerance may be given for.
 TOLERATED = (
     DEFAULT,
@@ -77,6 +80,17 @@ def flat(metrics: Mapping[str, Json]) -> dict[str, float]:
     runs = "max_consecutive_compute."
     idle = [name for name in numbers if name.startswith(runs) and not numbers.get(name.replace(runs, "collectives."))]
     return {name: value for name, value in numbers.items() if name not in idle}
+
+
+def side_by_side(base: Mapping[str, float], now: Mapping[str, float]) -> dict[str, tuple[float, float]]:
+    """Metrics that both have, by name; a kind that only one of them launches is 0 in the other."""
+    families = {name.partition(".")[0] for name in base} & {name.partition(".")[0] for name in now}
+    both = {
+        name: (base.get(name, 0), now.get(name, 0))
+        for name in {*base, *now}
+        if (name in base and name in now) or name.partition(".")[0] in families.intersection(_COUNTED)
+    }
+    return dict(sorted(both.items()))
 
 
 def tolerance_of(metric: str, given: Mapping[str, Tolerance | None]) -> Tolerance | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from commcc.base.text import change
 from commcc.lint.options import tolerances
-from commcc.lint.tolerance import MEMORY, TIMED, Tolerance, flat, in_unit, quantity_of, tolerance_of
+from commcc.lint.tolerance import MEMORY, TIMED, Tolerance, flat, in_unit, quantity_of, side_by_side, tolerance_of
 from commcc.lint.types import Finding, Rule, Severity
 
 if TYPE_CHECKING:
@@ -39,17 +39,17 @@ def regression(subject: Subject, options: BaselineOptions) -> Iterator[Finding]:
     if differs:
         yield Finding(differs, severity=Severity.WARNING, remedy=_UPDATE)
     better = []
-    for metric, base in sorted(known.metrics.items()):
+    for metric, (base, measured) in side_by_side(known.metrics, now).items():
         tolerance = tolerance_of(metric, options.tolerance or {})
-        if metric not in now or tolerance is None or metric.startswith(left_out):
+        if tolerance is None or metric.startswith(left_out):
             continue
-        worse = base - now[metric] if metric == "hidden_share" else now[metric] - base
+        worse = base - measured if metric == "hidden_share" else measured - base
         allowed = tolerance.allowed(base)
         # The margin is for floating point alone: a tolerance of 1 % lets exactly 1 % pass.
-        if worse > allowed + 1e-9 * max(abs(base), abs(now[metric])):
-            yield _worse(metric, base, now[metric], tolerance)
+        if worse > allowed + 1e-9 * max(abs(base), abs(measured)):
+            yield _worse(metric, base, measured, tolerance)
         elif worse < -allowed - 1e-9 * abs(base):
-            better.append(f"{metric} {_shown(metric, base)} -> {_shown(metric, now[metric])}")
+            better.append(f"{metric} {_shown(metric, base)} -> {_shown(metric, measured)}")
     if better:
         yield Finding(f"better than the baseline: {', '.join(better)}", severity=Severity.INFO, remedy=_UPDATE)
 
