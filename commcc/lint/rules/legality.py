@@ -221,8 +221,9 @@ LEGALITY = (
         illegal_graph,
         NoOptions,
         "graphs that cannot run",
-        "A node before one that it needs, a wait for something that launches nothing, one process group with two "
-        "sizes. No other rule is run on such a graph.",
+        "A wait for something that launches nothing, or an order that contradicts the graph's own control edges. No "
+        "other rule is run on such a graph. A file in which a node stands before one that it needs, or a process group "
+        "has two sizes, cannot be read at all.",
     ),
     Rule(
         "unknown-communication",
