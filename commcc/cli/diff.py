@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 HELP = """What changed from BEFORE to AFTER: collectives merged and split, nodes moved, added and removed.
 
-Nodes are matched by name. A node counts as moved when its place among the nodes that are in both
-graphs changed; the distance is the number of those nodes that it passed. Says nothing about whether
-the change is right: that is 'commcc verify'.
+Nodes are matched by name, and renamed ones by structure. The most nodes that are in the same order in
+both graphs count as having stayed, and others as moved; the distance is the number of nodes that
+stayed which a node passed. Says nothing about whether the change is right: that is 'commcc verify'.
 """
 
 
