@@ -88,7 +88,7 @@ def merged(count: int, *, record: bool) -> Program:
 
 
 def summary(d: GraphDiff) -> dict[str, int]:
-    lists = ("merged", "split", "replaced", "moved", "renamed", "changed", "rewired")
+    lists = ("merged", "split", "replaced", "moved", "renamed", "changed", "rewired", "retyped", "groups")
     return {name: len(getattr(d, name)) for name in lists if getattr(d, name)}
 
 
@@ -101,6 +101,40 @@ def test_identical():
     assert d.identical
     assert summary(d) == {}
     assert brief(d.to_json()) == "identical"
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "kind"),
+    [
+        ('"f32[64][1]cuda:0"', '"bf16[64][1]cuda:0"', "retyped"),
+        ('"f32[64][1]cuda:0"', '"f32[32][1]cuda:0"', "retyped"),
+        ('"f32[64][1]cuda:0"', '"f32[64][1]cpu"', "retyped"),
+        ('"f32[64][1]cuda:0"', '"f32[64][2]cuda:0"', "retyped"),
+        ('"ranks": [0, 1]', '"ranks": [0, 2]', "groups"),
+        ('"size": 2, "ranks": [0, 1]', '"size": 4', "groups"),
+        ("return (w,)", "return [w]", "changed"),
+    ],
+)
+def test_what_is_said_of_results_and_groups(was, now, kind, tmp_path, capsys):
+    """The nodes are the same, and yet the program is another one."""
+    text = (
+        '# commcc: {"fx_text": 1}\n# commcc: {"groups": {"0": {"size": 2, "ranks": [0, 1]}}}\n'
+        "class G(torch.nn.Module):\n"
+        '    def forward(self, x: "f32[64][1]cuda:0"):\n'
+        "        a: \"f32[64][1]cuda:0\" = torch.ops._c10d_functional.all_reduce.default(x, 'sum', '0')\n"
+        '        w: "f32[64][1]cuda:0" = torch.ops._c10d_functional.wait_tensor.default(a)\n'
+        "        return (w,)\n"
+    )
+    for name, content in (("a.fx.txt", text), ("b.fx.txt", text.replace(was, now, 1))):
+        (tmp_path / name).write_text(content)
+    if kind == "groups" and "size" in was:  # a table of sizes alone
+        (tmp_path / "a.fx.txt").write_text(text.replace(', "ranks": [0, 1]', ""))
+    d = diff(load(tmp_path / "a.fx.txt"), load(tmp_path / "b.fx.txt"))
+    assert summary(d) == {kind: 1} and not d.identical
+    said = d.to_json()
+    assert brief(said) == f"1 {'regrouped' if kind == 'groups' else kind}"
+    heading = {"retyped": "other results: 1 node", "groups": "other ranks: 1 group", "changed": "other constants"}[kind]
+    assert heading in shown(difference("a", "b", d), None, capsys)
 
 
 @pytest.mark.parametrize("record", [True, False])
@@ -379,6 +413,7 @@ def test_json_is_plain_and_complete():
     assert set(document) == {
         *("schema", "command", "inputs", "identical", "before", "after", "merged", "split", "replaced"),
         *("moved", "added", "removed", "renamed", "changed", "rewired", "cost_model", "hints"),
+        *("retyped", "groups"),
     }
     assert document["cost_model"] is None and "step_ms" not in document["before"]
     assert document["merged"][0]["members"] == ["ag0", "ag1", "ag2"]

@@ -19,10 +19,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from commcc.base.callables import also_a_function
+from commcc.base.text import natural_key
 from commcc.diff.lineage import lineage
 from commcc.diff.match import match
 from commcc.diff.moves import moves, stationary
-from commcc.diff.types import Change, Merge, Move, OpGroup, Rename, Split, to_json
+from commcc.diff.types import Change, GroupChange, Merge, Move, OpGroup, Rename, Split, to_json
 from commcc.timing.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from commcc.graph.program import Program
     from commcc.timing.cost import CostModel
 
-__all__ = ["Change", "GraphDiff", "Merge", "Move", "OpGroup", "Rename", "Split", "diff"]
+__all__ = ["Change", "GraphDiff", "GroupChange", "Merge", "Move", "OpGroup", "Rename", "Split", "diff"]
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,8 @@ class GraphDiff:
 
     first, last: the two graphs, with predictions if a cost model was given.
     replaced: collectives that another single one stands for. changed: nodes whose constants differ.
-    rewired: nodes whose constants are the same and whose operands are not.
+    rewired: nodes whose constants are the same and whose operands are not. retyped: nodes whose results are said to
+    have another dtype, size, stride or device. groups: process groups of one name with other ranks.
     """
 
     first: Snapshot
@@ -57,6 +59,8 @@ class GraphDiff:
     renamed: tuple[Rename, ...]
     changed: tuple[Change, ...]
     rewired: tuple[str, ...]
+    retyped: tuple[Change, ...]
+    groups: tuple[GroupChange, ...]
 
     @property
     def before(self) -> GraphMetrics:
@@ -69,9 +73,8 @@ class GraphDiff:
     @property
     def identical(self) -> bool:
         """Whether the two graphs are the same, names and order included."""
-        return not any(
-            (self.merged, self.split, self.moved, self.added, self.removed, self.renamed, self.changed, self.rewired)
-        )
+        nodes = (self.merged, self.split, self.moved, self.added, self.removed, self.renamed, self.changed)
+        return not any((*nodes, self.rewired, self.retyped, self.groups))
 
     def to_json(self) -> dict[str, Json]:
         """Everything, under the names of the fields."""
@@ -84,6 +87,8 @@ class GraphDiff:
             "removed": self.removed,
             "renamed": self.renamed,
             "changed": self.changed,
+            "retyped": self.retyped,
+            "groups": self.groups,
         }
         return {
             "identical": self.identical,
@@ -122,6 +127,8 @@ def diff(
         renamed=tuple(Rename(old.names[b], new.names[matching.to_after[b]], old.ops[b]) for b in matching.renamed),
         changed=changed,
         rewired=rewired,
+        retyped=_retyped(matching),
+        groups=_regrouped(before, after),
     )
 
 
@@ -148,6 +155,29 @@ def _changes(matching: Matching) -> tuple[tuple[Change, ...], tuple[str, ...]]:
         if operands != matching.after.operands(a):
             rewired.append(names[a])
     return tuple(changed), tuple(rewired)
+
+
+def _retyped(matching: Matching) -> tuple[Change, ...]:
+    """Nodes in both graphs whose results are said to be other ones."""
+    names, ops = matching.after.index.names, matching.after.index.ops
+    sides = ((a, matching.before.result(b), matching.after.result(a)) for a, b in sorted(matching.to_before.items()))
+    return tuple(Change(names[a], ops[a], was, now) for a, was, now in sides if was and now and was != now)
+
+
+def _regrouped(before: Program, after: Program) -> tuple[GroupChange, ...]:
+    """Process groups of both graphs with other ranks, or another size where a table does not tell the ranks."""
+    changes = []
+    for name in sorted(before.groups.keys() & after.groups.keys(), key=natural_key):
+        was, now = before.groups[name], after.groups[name]
+        if was.ranks is not None and now.ranks is not None:
+            texts = [f"ranks {', '.join(map(str, group.ranks or ()))}" for group in (was, now)]
+        elif was.size is not None and now.size is not None:
+            texts = [f"{group.size:,} ranks" for group in (was, now)]
+        else:
+            continue
+        if texts[0] != texts[1]:
+            changes.append(GroupChange(name, *texts))
+    return tuple(changes)
 
 
 also_a_function(__name__, "commcc.api")

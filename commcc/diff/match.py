@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from torch import fx
 
+from commcc.base.errors import OutputError
 from commcc.graph.index import build_index
 from commcc.graph.index.control import unwrapped
+from commcc.serialization.shapes import format_val
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,11 +48,26 @@ class Side:
     def constants(self, node: int) -> str:
         """The arguments in print, with ``%`` where a node stands, and what a control edge holds the node behind."""
         fx_node = self.nodes[node]
-        held = (_blank(fx_node.args), _blank(dict(fx_node.kwargs)))
+        # A tuple of results is not a list of them; as an operand either is the same.
+        kept = tuple if fx_node.op == "output" else list
+        held = (_blank(fx_node.args, kept), _blank(dict(fx_node.kwargs), kept))
         where = f"{fx_node.target} " if fx_node.op == "get_attr" else ""
         after = ", ".join(self.index.names[dep] for dep in self.index.control.get(node, ()))
         text = ", ".join([*map(str, held[0]), *(f"{key}={value}" for key, value in held[1].items())])
         return where + text + (f" behind {after}" if after else "")
+
+    def result(self, node: int) -> str:
+        """Dtype, sizes, strides and device of what a node gives, as graphs print them; empty where nothing says."""
+        return _described(self.nodes[node].meta.get("val"))
+
+
+def _described(val: Any) -> str:
+    if isinstance(val, (list, tuple)):
+        return f"({', '.join(map(_described, val))})"
+    try:
+        return format_val(val)
+    except OutputError:  # a dtype without a short name
+        return f"{val.dtype}[{', '.join(map(str, val.shape))}]{val.device}"
 
 
 class _Hole:
@@ -63,14 +80,15 @@ class _Hole:
 _HOLE = _Hole()
 
 
-def _blank(argument: Any) -> Any:
-    """The argument with every node replaced by a hole, containers as plain ones."""
+def _blank(argument: Any, kept: type[tuple[Any, ...]] | type[list[Any]]) -> Any:
+    """The argument with every node replaced by a hole, containers as plain ones; ``kept``: what becomes of tuples."""
     if isinstance(argument, fx.Node):
         return _HOLE
     if isinstance(argument, (list, tuple)):
-        return [_blank(part) for part in argument]
+        parts = (_blank(part, kept) for part in argument)
+        return kept(parts) if isinstance(argument, tuple) else list(parts)
     if isinstance(argument, dict):
-        return {key: _blank(value) for key, value in argument.items()}
+        return {key: _blank(value, kept) for key, value in argument.items()}
     return argument
 
 

@@ -77,7 +77,16 @@ class Change:
     after: str
 
 
-def to_json(item: Merge | Split | Move | OpGroup | Rename | Change) -> dict[str, Json]:
+@dataclass(frozen=True)
+class GroupChange:
+    """A process group of one name with other ranks, in words; with another size where the ranks are not known."""
+
+    name: str
+    before: str
+    after: str
+
+
+def to_json(item: Merge | Split | Move | OpGroup | Rename | Change | GroupChange) -> dict[str, Json]:
     """The fields by name, tuples as lists."""
     return {
         key: list(value) if isinstance(value, tuple) else cast("Json", value) for key, value in asdict(item).items()

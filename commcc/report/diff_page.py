@@ -33,7 +33,7 @@ PAGE = Page(
 )
 _ON_PAGE = (
     *("inputs", "cost_model", "identical", "before", "after", "split", "replaced", "moved", "added", "removed"),
-    *("renamed", "changed", "rewired"),
+    *("renamed", "changed", "rewired", "retyped", "groups"),
 )
 
 

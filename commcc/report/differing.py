@@ -38,7 +38,8 @@ def brief(document: Document) -> str:
     if document["identical"]:
         return "identical"
     nodes = {key: sum(len(group["nodes"]) for group in document[key]) for key in ("added", "removed")}
-    lengths = {key: len(document[key]) for key in ("merged", "split", "moved", "renamed", "changed")}
+    keys = ("merged", "split", "moved", "renamed", "changed", "rewired", "retyped")
+    lengths = {**{key: len(document[key]) for key in keys}, "regrouped": len(document["groups"])}
     return ", ".join(f"{number:,} {key}" for key, number in {**lengths, **nodes}.items() if number)
 
 
@@ -56,12 +57,10 @@ def view(document: Document, top: int | None) -> list[RenderableType]:
     if document["added"] or document["removed"]:
         shown += ["", _ops(document["added"], document["removed"], top)]
     shown += _simple("renamed", "node", document["renamed"], top, before="before", after="after", op="op")
-    changed = document["changed"]
-    if top is not None:  # lists of a whole graph's results are as long as the graph
-        changed = [
-            {**entry, "before": shown_text(entry["before"]), "after": shown_text(entry["after"])} for entry in changed
-        ]
-    shown += _simple("other constants", "node", changed, top, node="name", before="before", after="after")
+    sides = {"before": "before", "after": "after"}
+    for what, key in (("other constants", "changed"), ("other results", "retyped")):
+        shown += _simple(what, "node", _short(document[key], top), top, node="name", **sides)
+    shown += _simple("other ranks", "group", _short(document["groups"], top), top, group="name", **sides)
     names = document["rewired"]
     if names:
         listed = names if top is None else names[:3]
@@ -69,6 +68,13 @@ def view(document: Document, top: int | None) -> list[RenderableType]:
         heading = f"other operands: {plural(len(names), 'node')}  "
         shown += ["", Text.assemble((heading, "bold"), ", ".join(listed) + more)]
     return [*shown, *_page(document)]
+
+
+def _short(changes: list[Document], top: int | None) -> list[Document]:
+    """Changes as a table shows them: lists of a whole graph's results are as long as the graph."""
+    if top is None:
+        return changes
+    return [{**entry, **{side: shown_text(entry[side]) for side in ("before", "after")}} for entry in changes]
 
 
 def _page(document: Document) -> list[RenderableType]:

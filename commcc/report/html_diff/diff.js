@@ -119,6 +119,8 @@ function listsOf(data, choose) {
     ["renamed", `renamed ${grouped(data.renamed.length)}`, data.renamed, [text("before", "before"), text("after", "after"), text("op", "op")]],
     ["changed", `other constants ${grouped(data.changed.length)}`, data.changed, [text("node", "name"), text("op", "op"), text("before", "before"), text("after", "after")]],
     ["rewired", `other operands ${grouped(rewired.length)}`, rewired, [text("node", "name")]],
+    ["retyped", `other results ${grouped(data.retyped.length)}`, data.retyped, [text("node", "name"), text("op", "op"), text("before", "before"), text("after", "after")]],
+    ["groups", `other ranks ${grouped(data.groups.length)}`, data.groups, [text("group", "name"), text("before", "before"), text("after", "after")]],
   ].filter(([, , rows]) => rows.length);
 }
 
