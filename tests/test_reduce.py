@@ -61,6 +61,25 @@ def test_a_wrong_proof_is_reduced(pair, capsys, monkeypatch):
     assert (pair / "small" / "before.fx.txt").read_text().count(" = torch.ops") <= 3
 
 
+SUM = "{out}: \"f32[4, 4][4, 1]cpu\" = torch.ops._c10d_functional.all_reduce.default({of}, 'sum', '{group}')"
+WAIT = '{out}: "f32[4, 4][4, 1]cpu" = torch.ops._c10d_functional.wait_tensor.default({of})'
+PRODUCT = 'm: "f32[4, 4][4, 1]cpu" = torch.ops.aten.{op}.default(w, w)'
+
+
+def test_collectives_go_with_what_groups_says_of_them(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    first = [SUM.format(out="a", of="x", group="7"), WAIT.format(out="w", of="a")]
+    last = [SUM.format(out="b", of="m", group="8"), WAIT.format(out="v", of="b")]
+    for name, op in (("before", "mm"), ("after", "matmul")):
+        lines = [*first, PRODUCT.format(op=op), *last, "return (v,)"]
+        head = 'class G(torch.nn.Module):\n    def forward(self, x: "f32[4, 4][4, 1]cpu"):'
+        (tmp_path / f"{name}.fx.txt").write_text("\n        ".join([head, *lines]) + "\n")
+    given = ["before.fx.txt", "after.fx.txt", "-o", "small", "--virtual-ranks", "4"]
+    ok("reduce", *given, "--groups", "7=0,2|1,3;8=0,1|2,3", "--json")
+    assert document(capsys)["nodes"] == {"from": [7, 7], "to": [3, 3]}
+    assert "no collective uses '9'" in refused(capsys, "reduce", *given, "--groups", "7=0,1|2,3;8=0,1|2,3;9=0,1|2,3")
+
+
 def test_agreement_is_said_and_nothing_is_written(pair, capsys):
     said = refused(capsys, "reduce", "before.fx.txt", "before.fx.txt", "-o", "small", code=1)
     assert "do not contradict each other: verify says proved, the numbers are equal; nothing was written" in said

@@ -19,7 +19,7 @@ from commcc.graph.hint_text import read_hints
 
 if TYPE_CHECKING:
     from commcc.graph.program import Program
-    from commcc.replay.numeric import Numeric
+    from commcc.replay.numeric import Numeric, Settings
 
 MOST_RANKS = 4096
 #: Names of the options that only ``--numeric`` uses.
@@ -68,12 +68,12 @@ def import_ops(modules: tuple[str, ...]) -> None:
         imported_ops(modules)
 
 
-def run(request: Request, before: Program, after: Program) -> Numeric:
-    """Run both graphs; raises :class:`commcc.base.errors.CommccError` where they cannot be run."""
+def settings_of(request: Request) -> Settings:
+    """How to run; raises :class:`commcc.base.errors.OptionError` for groups that cannot be read."""
     from commcc.replay.layout import read_groups
-    from commcc.replay.numeric import Settings, verify_numeric
+    from commcc.replay.numeric import Settings
 
-    settings = Settings(
+    return Settings(
         ranks=request.nproc or request.virtual_ranks,
         real=request.nproc is not None,
         seed=request.seed,
@@ -85,7 +85,13 @@ def run(request: Request, before: Program, after: Program) -> Numeric:
         imports=request.imports,
         ops=click.get_current_context().obj.ops_file,
     )
-    return verify_numeric(before, after, settings)
+
+
+def run(request: Request, before: Program, after: Program) -> Numeric:
+    """Run both graphs; raises :class:`commcc.base.errors.CommccError` where they cannot be run."""
+    from commcc.replay.numeric import verify_numeric
+
+    return verify_numeric(before, after, settings_of(request))
 
 
 def options() -> list[click.Option]:

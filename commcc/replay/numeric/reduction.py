@@ -12,18 +12,20 @@ Limits: launches are not made inputs; a difference that takes all of a graph sta
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from commcc.base.errors import CommccError
 from commcc.base.progress import detail
 from commcc.replay.numeric.verdict import DIFFERENT, EQUAL, WITHIN
+from commcc.serialization.sections import with_used_groups
 from commcc.verify import TRIES, reduced, verify
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from commcc.graph.program import Program
+    from commcc.replay.numeric.pair import Settings
     from commcc.replay.numeric.verdict import Numeric
 
     Run = Callable[[Program, Program], Numeric]
@@ -65,6 +67,12 @@ def asked(before: Program, after: Program, run: Run) -> Opinion:
     # The nearest to where values part come first.
     parted = [name for value in numeric.values for name in (*reversed(value.producers), value.node)]
     return Opinion(verdict.status, numeric.status, tuple(dict.fromkeys((*named[:3], *parted))))
+
+
+def settings_within(settings: Settings, before: Program, after: Program) -> Settings:
+    """How to run a part of a pair: ranks of groups that no collective of it uses are not told."""
+    used = {name for program in (before, after) for name in with_used_groups(program.graph, program.root, {})}
+    return replace(settings, groups={name: parts for name, parts in settings.groups.items() if name in used})
 
 
 def shrunk(before: Program, after: Program, run: Run, opinion: Opinion, tries: int = TRIES) -> tuple[Program, Program]:
