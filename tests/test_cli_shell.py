@@ -312,6 +312,26 @@ def test_an_interrupt_while_pytorch_is_loaded(tmp_path):
     assert (done.returncode, done.stdout, done.stderr.strip()) == (130, "", "")
 
 
+def test_an_interrupt_while_a_model_is_captured(tmp_path):
+    """Ctrl-C reaches the process that captures as well, while it runs the user's code."""
+    model = "import os, signal, time\ndef build(mesh):\n    os.killpg(0, signal.SIGINT)\n    time.sleep(60)\n"
+    (tmp_path / "train.py").write_text(model)
+    command = [sys.executable, "-m", "commcc", "capture", "train.py:build", "--mesh", "dp=2", "-o", "graphs"]
+    paths = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])}
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env={**os.environ, **paths},
+        capture_output=True,
+        text=True,
+        start_new_session=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr.strip()) == (130, "", "")
+    assert not (tmp_path / "graphs").exists()
+
+
 def test_odd_file_names_are_printed_not_crashed_on(tmp_path):
     code = "from commcc.cli.main import entry; entry()"
     for encoding in ("utf-8", "ascii"):

@@ -25,6 +25,11 @@ GRAPHS = ("joint", "forward", "backward", "step")
 KERNELS = ("flash", "efficient", "cudnn", "cpu")
 #: What FSDP2, tensor and expert parallelism make of meshes has been tried up to here; a fake world has no other limit.
 MAX_RANKS = 1 << 20
+#: A terminal's Ctrl-C ends the process without a word: the one that started it says what there is to say.
+_START = (
+    "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); "
+    "from commcc.capture.worker import main; sys.exit(main(sys.argv[1:]))"
+)
 
 
 @dataclass(frozen=True)
@@ -75,7 +80,7 @@ def capture(request: Request) -> dict[str, Any]:
         ask, answer = Path(work, "request.json"), Path(work, "answer.json")
         ask.write_text(json.dumps(asdict(request)))
         # What the user's function prints is no result of this command.
-        command = [sys.executable, "-m", "commcc.capture.worker", str(ask), str(answer)]
+        command = [sys.executable, "-c", _START, str(ask), str(answer)]
         done = subprocess.run(command, stdout=2, env=_environment(), check=False)
         if not answer.exists():
             how = f"signal {-done.returncode}" if done.returncode < 0 else f"exit code {done.returncode}"

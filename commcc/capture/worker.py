@@ -1,4 +1,4 @@
-"""The process that captures: ``python -m commcc.capture.worker REQUEST.json ANSWER.json``, see :mod:`.request`.
+"""The process that captures, ``main([REQUEST.json, ANSWER.json])``, started by :mod:`.request`.
 
 It believes to be rank 0 of all ranks of the mesh, and every tensor in it is fake: sizes of production take no memory.
 """
@@ -11,7 +11,6 @@ import json
 import logging
 import re
 import resource
-import sys
 import time
 import traceback
 import warnings
@@ -296,7 +295,3 @@ def _write(graphs: list[Graph], request: dict[str, Any]) -> list[Json]:
             }
         )
     return files
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
