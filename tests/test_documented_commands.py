@@ -229,6 +229,18 @@ def test_the_pass_of_the_guide(stage, monkeypatch, capsys):
     assert len([line for line in body.splitlines() if line]) <= 32
 
 
+def test_ranks_from_python(tmp_path, monkeypatch, capsys):
+    """The example of the page, on as many ranks as it has."""
+    ((_, body),) = python_blocks(ROOT / "docs" / "rank-agreement.md")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "dumps").mkdir()
+    for rank in range(8):
+        shutil.copy(SAMPLES / "tiny_llama_ddp_bw.fx.txt.gz", tmp_path / "dumps" / f"rank{rank}.fx.txt.gz")
+    exec(body, {})
+    said = output(capsys).splitlines()
+    assert said[0] in {"agree", "disagree", "not decidable"} and said[1].startswith(f"{said[0].upper()}: ")
+
+
 def test_the_site_has_every_page():
     """And only these: mkdocs itself is not installed for tests."""
     import yaml

@@ -26,6 +26,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from commcc.lint.ranks.agreeing import agree_on
+from commcc.lint.ranks.show import text
 from commcc.lint.ranks.types import Agreement, Difference, DifferenceKind, Status, Trace
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
     from commcc.graph.program import Program
 
-__all__ = ["Agreement", "Difference", "DifferenceKind", "Status", "Trace", "agree", "agree_on"]
+__all__ = ["Agreement", "Difference", "DifferenceKind", "Status", "Trace", "agree", "agree_on", "text"]
 
 
 def agree(ranks: Mapping[int, Program], around: int = 3) -> Agreement:
