@@ -125,7 +125,8 @@ def test_ranks_of_no_table_along_an_axis():
     ranks[3] = with_sent(ranks[3], 0, counts=(9,))
     found = agree_on(ranks)
     assert found.status is Status.UNDECIDED
-    assert "ranks that are in one group may differ" in found.reasons[0]
+    assert "number of elements 8 on rank 0, 9 on rank 3" in found.possible[0].what
+    assert "not known: ranks that are in one group may differ: group 'g': " in text(found)
 
 
 def test_ranks_that_another_file_tells():

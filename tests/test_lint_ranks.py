@@ -118,6 +118,18 @@ def test_one_rank_twice_in_one_of_two_programs(lint, dumps):
     assert (code, sorted(finding["severity"] for finding in findings)) == (1, ["error", "warning"])
 
 
+def test_ranks_of_groups_that_the_files_do_not_tell(lint, dumps, tmp_path):
+    """What print_readable gives has no table: a difference is a warning, and is shown as any other."""
+    for rank in range(4):
+        lines = (dumps / "bad" / f"fw-r{rank}.fx.txt").read_text().splitlines(keepends=True)
+        (tmp_path / f"rank{rank}.fx.txt").write_text("".join(line for line in lines if '"groups"' not in line))
+    code, findings = lint(tmp_path)
+    assert (code, {finding["severity"] for finding in findings}) == (0, {"warning", "info"})
+    assert "ranks that are in one group may differ: group '" in findings[0]["text"]
+    assert [Path(node["graph"]).name for node in findings[0]["nodes"]][-1] == "rank3.fx.txt"
+    assert "more cannot be decided: " in findings[-1]["text"] and "nothing wrong" not in findings[-1]["text"]
+
+
 def test_options_in_a_file(lint, dumps, tmp_path):
     settings = tmp_path / "lint.yaml"
     settings.write_text("rules:\n  rank-agreement: {severity: warning, around: 0}\n")

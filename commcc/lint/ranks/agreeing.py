@@ -38,7 +38,7 @@ def agree_on(traces: Mapping[int, Trace], around: int = 3) -> Agreement:
     sequences = Sequences(traces)
     differences = list(known.differences)
     reasons = [*known.reasons, *_not_there(known, traces)]
-    mismatches, more = _compared(known, sequences)
+    mismatches, suspected, more = _compared(known, sequences)
 
     def place(mismatch: GroupDifference) -> tuple[int, int]:
         """Where the rank that does as most do has the first difference, among all its launches."""
@@ -47,19 +47,21 @@ def agree_on(traces: Mapping[int, Trace], around: int = 3) -> Agreement:
         return launches[at] if at < len(launches) else len(traces[rank].launches), rank
 
     differences += [_shown(mismatch, sequences, around) for mismatch in sorted(mismatches, key=place)]
+    possible = tuple(_shown(mismatch, sequences, around) for mismatch in sorted(suspected, key=place))
     reasons += more
     # Where sequences differ, an order of theirs would tell nothing new.
-    if not differences and not any("may differ" in reason for reason in more):
+    if not differences and not possible:
         stuck, more = _order(known, traces, sequences, around)
         differences += stuck
         reasons += more
     unique = list(dict.fromkeys(reasons))
     if len(unique) > _MOST_REASONS:
         unique[_MOST_REASONS:] = [plural(len(unique) - _MOST_REASONS, "further reason")]
-    status = Status.DISAGREE if differences else Status.UNDECIDED if reasons else Status.AGREE
+    status = Status.DISAGREE if differences else Status.UNDECIDED if reasons or possible else Status.AGREE
     return Agreement(
         status=status,
         differences=tuple(differences),
+        possible=possible,
         reasons=tuple(unique),
         assumed=known.assumed,
         ranks=len(traces),
@@ -83,9 +85,10 @@ def _not_there(known: Groups, traces: Mapping[int, Trace]) -> list[str]:
     ]
 
 
-def _compared(known: Groups, sequences: Sequences) -> tuple[list[GroupDifference], list[str]]:
-    """Sequences and splits of every group; what is wrong along an axis only may be."""
+def _compared(known: Groups, sequences: Sequences) -> tuple[list[GroupDifference], list[GroupDifference], list[str]]:
+    """Sequences and splits of every group: what is wrong, what is along an axis and only may be, what is open."""
     mismatches: list[GroupDifference] = []
+    possible: list[GroupDifference] = []
     reasons: list[str] = []
     open_on: dict[str, list[str]] = {}
     for group in known.groups:
@@ -93,16 +96,13 @@ def _compared(known: Groups, sequences: Sequences) -> tuple[list[GroupDifference
         if not own:
             own, open_splits = compare_splits(group, sequences)
             more = [*more, *open_splits]
-        if group.ranks is None:
-            reasons += [f"ranks that are in one group may differ: {mismatch.difference.what}" for mismatch in own]
-        else:
-            mismatches += own
+        (possible if group.ranks is None else mismatches).extend(own)
         for reason in more:
             open_on.setdefault(reason, []).append(group.label)
     for reason, (label, *others) in open_on.items():
         more_groups = f" and {plural(len(others), 'further group')}" if others else ""
         reasons.append(f"{label}{more_groups}: {reason}")
-    return mismatches, reasons
+    return mismatches, possible, reasons
 
 
 def _shown(mismatch: GroupDifference, sequences: Sequences, around: int) -> Difference:

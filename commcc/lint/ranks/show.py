@@ -37,6 +37,7 @@ def text(agreement: Agreement) -> str:
         rest = agreement.differences[1:]
         lines += [f"also: {difference.what}" for difference in rest[:_MORE]]
         lines += [f"also: {plural(len(rest) - _MORE, 'further difference')}"] if len(rest) > _MORE else []
+    lines += [f"not known: ranks that are in one group may differ: {each.what}" for each in agreement.possible]
     lines += [f"not known: {reason}" for reason in agreement.reasons]
     lines += [f"taken for granted: {assumption}" for assumption in agreement.assumed]
     return "\n".join(lines)

@@ -156,9 +156,10 @@ class Difference:
 class Agreement:
     """The verdict on all ranks.
 
-    differences: the first one first. reasons: why nothing more can be said, unless all is known. assumed: what
-    was taken for granted. ranks, programs: how many were given, and how many different ones are among them.
-    launches: of all ranks together; groups: process groups that were compared.
+    differences: the first one first. possible: the same, where the files do not tell who is in whose group.
+    reasons: why nothing more can be said, unless all is known. assumed: what was taken for granted. ranks, programs:
+    how many were given, and how many different ones are among them. launches: of all ranks together; groups: process
+    groups that were compared.
     """
 
     status: Status
@@ -169,6 +170,7 @@ class Agreement:
     programs: int
     groups: int
     launches: int
+    possible: tuple[Difference, ...] = ()
 
     @property
     def first(self) -> Difference | None:

@@ -77,18 +77,24 @@ def _findings(agreement: Agreement, family: str, names: Mapping[int, str]) -> It
     from commcc.lint.ranks.show import block
 
     of = f"{family}: " if family else ""
-    for place, difference in enumerate(agreement.differences):
+    unsure = (DifferenceKind.HAZARD, DifferenceKind.MIXED)
+    told = [(each.what, each, Severity.WARNING if each.kind in unsure else None) for each in agreement.differences]
+    may = "ranks that are in one group may differ: "
+    told += [(may + each.what, each, Severity.WARNING) for each in agreement.possible]
+    for place, (what, difference, severity) in enumerate(told):
         yield Finding(
-            of + difference.what,
+            of + what,
             _spots(difference, names),
             remedy="let every rank plan the same graph with the same options" if place == 0 else "",
-            severity=Severity.WARNING if difference.kind in (DifferenceKind.HAZARD, DifferenceKind.MIXED) else None,
-            weight=len(agreement.differences) - place,
+            severity=severity,
+            weight=len(told) - place,
             details=tuple(block(difference)) if place == 0 else (),
         )
-    if agreement.reasons:
-        decided = "more cannot be decided" if agreement.status is Status.DISAGREE else "nothing wrong, but not proved"
-        some = (*agreement.reasons, *(f"taken for granted: {text}" for text in agreement.assumed))
+    granted = [f"taken for granted: {text}" for text in agreement.assumed]
+    if agreement.reasons or agreement.possible:
+        wrong = agreement.status is Status.DISAGREE or agreement.possible
+        decided = "more cannot be decided" if wrong else "nothing wrong, but not proved"
+        some = (*agreement.reasons, *granted)
         what = f"{of}{agreement.ranks} ranks: {decided}: {some[0]}"
         yield Finding(what, severity=Severity.INFO, details=tuple(f"  {text}" for text in some[1:]))
 
