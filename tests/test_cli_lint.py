@@ -175,6 +175,8 @@ def test_mistakes_come_before_any_graph_is_read(folder, capsys):
     said = refused(capsys, "lint", "fine.fx.txt", "--config", "lint.yaml")
     assert "lint.yaml:1: no rule 'peak-memroy' (did you mean 'peak-memory'?)" in said and "'soon'" in said
     assert "no rule 'x'" in refused(capsys, "lint", "fine.fx.txt", "--only", "x")
+    neither = "--only", "collective-count", "--ignore", "collective-count"
+    assert "leave no rule to run" in refused(capsys, "lint", "fine.fx.txt", *neither)
     assert "--rule: 'step-time.max=5': 'max' must be a time" in refused(
         capsys, "lint", "fine.fx.txt", "--rule", "step-time.max=5"
     )

@@ -98,11 +98,15 @@ def _settings(session: Session, given: dict[str, Any]) -> Settings:
             session.used["lint"] = "settings"
     # --ranks and --no-ranks are short for options of one rule.
     ranks = given["ranks"]
+    only = check_ids(given["only"], "--only")
+    ignore = check_ids((*given["ignore"], *(("rank-agreement",) if ranks is False else ())), "--ignore")
+    if only and only <= ignore:
+        raise OptionError("--only and --ignore together leave no rule to run", hint="leave one of them out")
     return dataclasses.replace(
         settings,
         layers=(*settings.layers, *layers_of((*given["rule"], *(("rank-agreement.ranks=all",) if ranks else ())))),
-        only=check_ids(given["only"], "--only"),
-        ignore=check_ids((*given["ignore"], *(("rank-agreement",) if ranks is False else ())), "--ignore"),
+        only=only,
+        ignore=ignore,
     )
 
 
