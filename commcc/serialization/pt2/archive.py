@@ -97,6 +97,7 @@ class Pt2Carrier:
     path: the archive; ``entries`` are what it held when it was read. root: its folder inside.
     layout: which entries a rewritten archive keeps. document: signature, calling convention and so on.
     opaque: how the file calls ops that are not registered here.
+    crossed: what passes its modules by their calling conventions, see ``modules.py``.
     """
 
     path: Path
@@ -105,6 +106,7 @@ class Pt2Carrier:
     entries: Mapping[str, ZipEntry]
     document: Mapping[str, Any]
     opaque: Mapping[OpaqueOp, OpaqueCall]
+    crossed: frozenset[tuple[str, str]] = frozenset()
 
     def check_unchanged(self, source: ZipSource) -> None:
         """Raise :class:`OutputError` if the archive is no longer the one that was read."""

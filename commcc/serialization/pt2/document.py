@@ -26,11 +26,19 @@ from torch.utils import _pytree as pytree
 
 from commcc.base.errors import InputError, OutputError
 from commcc.serialization.pt2.code import check_guard, check_tree_spec
-from commcc.serialization.pt2.schema import SCHEMA_MAJOR, SCHEMA_MINOR, check_name, check_path, union
+from commcc.serialization.pt2.schema import (
+    SCHEMA_MAJOR,
+    SCHEMA_MINOR,
+    SYMBOLIC,
+    argument_name,
+    check_name,
+    check_path,
+    union,
+)
 from commcc.serialization.pt2.specs import map_arguments
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container
+    from collections.abc import Callable
 
     from commcc.serialization.pt2.tables import InputTable
 
@@ -56,7 +64,6 @@ _OUTPUTS = {
     "user_input_mutation": "user_input_name",
     "token": None,
 }
-_SYMBOLIC = ("as_sym_int", "as_sym_float", "as_sym_bool")
 _NUMBERS = {"as_int": (int,), "as_bool": (bool,), "as_float": (int, float, str), "as_none": (bool,)}
 _INFINITE = ("Infinity", "-Infinity", "NaN")
 
@@ -124,7 +131,7 @@ def _check_argument(data: Any) -> dict[str, Any]:
         check_name(value["name"])
         extra = {"class_fqn": check_path(value["class_fqn"])} if kind == "as_custom_obj" else {}
         return {kind: {"name": value["name"], **extra}}
-    if kind in _SYMBOLIC:
+    if kind in SYMBOLIC:
         inner, item = union(value)
         if inner == "as_name":
             check_name(item)
@@ -254,32 +261,13 @@ def rename(document: dict[str, Any], graph: dict[str, Any], names: list[str]) ->
     return {**document, "graph_module": renamed_module}
 
 
-def dangling_calls(document: dict[str, Any], names: Container[str]) -> list[str]:
-    """Modules whose calling convention names nodes that the graph no longer has; they cannot be unflattened."""
-    out = []
-    for entry in document["graph_module"]["module_call_graph"]:
-        signature = entry["signature"] or {"inputs": [], "outputs": []}
-        used = [_argument_name(argument) for argument in (*signature["inputs"], *signature["outputs"])]
-        # PyTorch loads such a file, but cannot unflatten it.
-        if any(name is not None and name not in names for name in used):
-            out.append(entry["fqn"])
-    return out
-
-
 def _input_name(spec: dict[str, Any]) -> str:
     kind, value = union(spec)
     if kind == "constant_input":
         return str(value["name"])
     argument = value["arg"]
-    name = _argument_name(argument) if kind == "user_input" else argument["name"]
+    name = argument_name(argument) if kind == "user_input" else argument["name"]
     return name or ""
-
-
-def _argument_name(argument: dict[str, Any]) -> str | None:
-    kind, value = union(argument)
-    if kind in ("as_tensor", "as_custom_obj"):
-        return str(value["name"])
-    return value.get("as_name") if kind in _SYMBOLIC else None
 
 
 def _rename_input(spec: dict[str, Any], data: dict[str, Any], name: str) -> dict[str, Any]:
@@ -298,7 +286,7 @@ def _rename_output(spec: dict[str, Any], data: dict[str, Any], new: dict[str, st
     kind, value = union(spec)
     if kind == "user_output":
         return {kind: {"arg": data}}
-    name = _argument_name(data)
+    name = argument_name(data)
     if name is None:
         raise OutputError(f"the graph returns a number where the exported program has a {kind}")
     out = {**value, "arg": {"name": name}}
@@ -315,7 +303,7 @@ def _rename_call(entry: dict[str, Any], new: dict[str, str]) -> dict[str, Any]:
     inputs = []
     for argument in signature["inputs"]:
         kind, value = union(argument)
-        name = _argument_name(argument)
-        key = "as_name" if kind in _SYMBOLIC else "name"
+        name = argument_name(argument)
+        key = "as_name" if kind in SYMBOLIC else "name"
         inputs.append(argument if name is None else {kind: {**value, key: new.get(name, name)}})
     return {**entry, "signature": {**signature, "inputs": inputs}}

@@ -27,7 +27,7 @@ from commcc.serialization.metadata import DERIVED_KEYS, INLINE, NO_VAL, decode_e
 from commcc.serialization.pt2.specs import same_argument
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from commcc.serialization.pt2.specs import Spec
     from commcc.serialization.shapes import ShapeContext
@@ -61,7 +61,8 @@ def write_metadata(meta: dict[str, Any]) -> dict[str, str]:
 
 
 @lru_cache(maxsize=8192)
-def _parse_stack(text: str) -> tuple[tuple[str, str, str], ...]:
+def parse_stack(text: str) -> tuple[tuple[str, str, str], ...]:
+    """Key, path and type of each level of a module stack, the outermost first."""
     out = []
     for item in text.split(";"):
         parts = _split(item)
@@ -69,6 +70,11 @@ def _parse_stack(text: str) -> tuple[tuple[str, str, str], ...]:
             raise InputError(f"the module stack {item[:60]!r} has {len(parts)} parts, expected 3")
         out.append((parts[0], parts[1], parts[2]))
     return tuple(out)
+
+
+def stack_text(levels: Iterable[tuple[str, str, str]]) -> str:
+    """What :func:`parse_stack` reads."""
+    return ";".join([",".join(level) for level in levels])
 
 
 def _split(text: str) -> list[str]:
@@ -97,8 +103,8 @@ def _write_stack(value: Any) -> str | None:
         if not _is_pair(entry) or not isinstance(key, str):
             return None
         items.append((key, entry[0], entry[1]))
-    text = ";".join([",".join(item) for item in items])
-    return text if _comes_back(_parse_stack, text, tuple(items)) else None
+    text = stack_text(items)
+    return text if _comes_back(parse_stack, text, tuple(items)) else None
 
 
 def _read_sources(text: str) -> list[list[str]]:
@@ -170,7 +176,7 @@ def _is_origin(item: Any, depth: int) -> bool:
 
 _READERS: dict[str, Callable[[str], Any]] = {
     "stack_trace": str,
-    "nn_module_stack": lambda text: {key: [path, kind] for key, path, kind in _parse_stack(text)},
+    "nn_module_stack": lambda text: {key: [path, kind] for key, path, kind in parse_stack(text)},
     "source_fn_stack": _read_sources,
     "torch_fn": lambda text: tuple(text.split(";")),
     "custom": _read_json,

@@ -35,8 +35,9 @@ from commcc.serialization.pt2.archive import (
     write_archive,
 )
 from commcc.serialization.pt2.code import unknown_containers
-from commcc.serialization.pt2.document import check_document, constant_names, dangling_calls, new_document, rename
+from commcc.serialization.pt2.document import check_document, constant_names, new_document, rename
 from commcc.serialization.pt2.metadata import MetadataReader, MetadataWriter
+from commcc.serialization.pt2.modules import crossings, keep_conventions, settle
 from commcc.serialization.pt2.read import FileState, malformed, read_graph
 from commcc.serialization.pt2.schema import SCHEMA_MINOR_NEW
 from commcc.serialization.pt2.sidecar import (
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from torch import fx
 
     from commcc.graph.program import ProcessGroup
+    from commcc.serialization.pt2.modules import Crossing
     from commcc.serialization.pt2.zip_files import ZipSource
     from commcc.serialization.shapes import SymbolInfo
 
@@ -79,6 +81,7 @@ class _Read:
     state: FileState
     extra: Extra
     groups: Mapping[str, ProcessGroup]
+    crossed: frozenset[Crossing]
 
 
 def read_pt2(path: str | Path, *, trust: bool = False) -> Program:
@@ -112,7 +115,8 @@ class _Reader:
             if result is None:
                 state, kept = self._spec(NO_EXTRA, ShapeContext())
                 graph, root = build(kept)
-                result = _Read(graph, root, state, NO_EXTRA, with_used_groups(graph, root, {}))
+                groups = with_used_groups(graph, root, {})
+                result = _Read(graph, root, state, NO_EXTRA, groups, self._crossed(kept))
         self.notes += [
             Note(f"{target.qualified_name} is not registered with this PyTorch; it is kept, but not understood")
             for target in result.state.opaque
@@ -121,7 +125,13 @@ class _Reader:
         document = {**self.document, "graph_module": module}
         source = self.source
         carrier = Pt2Carrier(
-            source.path.resolve(), source.root, self.layout, dict(source.entries), document, result.state.opaque
+            path=source.path.resolve(),
+            root=source.root,
+            layout=self.layout,
+            entries=dict(source.entries),
+            document=document,
+            opaque=result.state.opaque,
+            crossed=result.crossed,
         )
         return Program(
             graph=result.graph,
@@ -182,7 +192,10 @@ class _Reader:
         except _MISFIT as error:
             self._ignore(error)
             return None
-        return _Read(graph, root, state, extra, groups)
+        return _Read(graph, root, state, extra, groups, self._crossed(kept))
+
+    def _crossed(self, kept: GraphSpec) -> frozenset[Crossing]:
+        return crossings(kept.nodes, self.document["graph_module"]["module_call_graph"])
 
     def _spec(self, extra: Extra, ctx: ShapeContext) -> tuple[FileState, GraphSpec]:
         declare_symbols(ctx, self.document["range_constraints"], extra.symbols)
@@ -209,9 +222,11 @@ def _write(program: Program, target: str | Path | IO[bytes]) -> tuple[Note, ...]
         data = writer.write()
         symbols = state.symbols()
         document = _document(program, carrier, writer, data, symbols)
+        moved = settle(document["graph_module"]["graph"]["nodes"]) if carrier is not None else 0
         extra = encode_extra(program, symbols)
         # What reading the graph back would lose; the sub-graphs included.
         kept = read_graph(document["graph_module"]["graph"], FileState(None, constant_names(document)))
+        module_notes = _modules(document["graph_module"], kept, carrier, moved)
         extra["graph"] = difference(spec_of(program.graph, program.root), kept, writer.inputs.lifted, metadata)
         extra["shared"] = metadata.shared
         files = _to_bytes(document), _to_bytes(extra)
@@ -221,8 +236,7 @@ def _write(program: Program, target: str | Path | IO[bytes]) -> tuple[Note, ...]
     if carrier is None:
         inputs = len(writer.inputs.names)
         notes.append(Note(f"the .pt2 file has a new signature: all {inputs} inputs are plain inputs of the program"))
-    modules = dangling_calls(document, {node.name for node in program.graph.nodes})
-    notes += [Note(f"module {name!r} cannot be unflattened: the nodes of its calls are gone") for name in modules]
+    notes += module_notes
     notes += _import_notes(program)
     tensors = {path: writer.inputs.tensors[name] for path, name in writer.inputs.lifted.items()}
     target = Path(target) if isinstance(target, str) else target
@@ -230,6 +244,26 @@ def _write(program: Program, target: str | Path | IO[bytes]) -> tuple[Note, ...]
         return (*notes, *write_archive(target, *files, carrier, tensors))
     except InputError as error:
         raise OutputError(f"what the program needs of its file is gone: {error.what}", where=error.where) from None
+
+
+def _modules(module: dict[str, Any], kept: GraphSpec, carrier: Pt2Carrier | None, moved: int) -> list[Note]:
+    """Take calling conventions that no longer hold out of the file; what it says of modules that it did not before.
+
+    moved: nodes that are outside of their modules. A convention that never held, as of modules that share what they
+    write, is PyTorch's business.
+    """
+    if carrier is None:
+        return []
+    notes = []
+    if moved:
+        notes.append(Note(f"{moved} nodes stand outside of their modules, and are unflattened into those around them"))
+    calls = module["module_call_graph"]
+    module["module_call_graph"], lost = keep_conventions(calls, crossings(kept.nodes, calls) - carrier.crossed)
+    if lost:
+        names = ", ".join(repr(name) for name in lost[:3]) + (f" and {len(lost) - 3} more" if len(lost) > 3 else "")
+        what = "no longer take and give only what their calling convention says, and are unflattened without it"
+        notes.append(Note(f"modules {names} {what}"))
+    return notes
 
 
 def _import_notes(program: Program) -> list[Note]:

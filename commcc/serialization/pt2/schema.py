@@ -50,6 +50,7 @@ LAYOUT_NUMBERS = {layout: number for number, layout in LAYOUTS.items()}
 MEMORY_FORMAT_NUMBERS = {memory_format: number for number, memory_format in MEMORY_FORMATS.items()}
 
 POSITIONAL, KEYWORD = 1, 2
+SYMBOLIC = ("as_sym_int", "as_sym_float", "as_sym_bool")
 #: How many results a node has: none, one, a list of tensors, or several.
 NONE, ONE, LIST, MANY = "none", "one", "list", "many"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -88,6 +89,14 @@ def union(data: Any) -> tuple[str, Any]:
     if not isinstance(data, dict) or len(data) != 1:
         raise InputError(f"expected an object with one key, found {str(data)[:60]!r}")
     return next(iter(data.items()))
+
+
+def argument_name(argument: dict[str, Any]) -> str | None:
+    """The value that an argument of a signature names; None for numbers and texts."""
+    kind, value = union(argument)
+    if kind in ("as_tensor", "as_custom_obj"):
+        return str(value["name"])
+    return value.get("as_name") if kind in SYMBOLIC else None
 
 
 def lookup(table: dict[int, Any], number: Any, what: str) -> Any:
