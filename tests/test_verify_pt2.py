@@ -133,7 +133,10 @@ def argument_names(document, _):
 
 
 def constant_input(document, _):
-    _of(_inputs(document), "constant_input")[0]["value"] = {"as_int": 7}
+    """In the signature and in the graph, which must agree."""
+    (place,) = (at for at, spec in enumerate(_inputs(document)) if "constant_input" in spec)
+    _inputs(document)[place]["constant_input"]["value"] = {"as_int": 7}
+    document["graph_module"]["graph"]["inputs"][place] = {"as_int": 7}
 
 
 def constant_name(document, _):

@@ -41,6 +41,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from commcc.base.errors import InputError, OutputError
 from commcc.graph.program import Note
 from commcc.serialization.attributes import constant, flat_tensor
+from commcc.serialization.pt2.checks import check_types
 from commcc.serialization.pt2.code import lost_convention
 from commcc.serialization.pt2.pickles import check_tensor_file
 from commcc.serialization.pt2.schema import DTYPES, lookup
@@ -214,6 +215,10 @@ def _check_config(source: ZipSource, entry: str, kind: str, *, trust: bool) -> N
         # Anything but False makes PyTorch unpickle it.
         if not trust and meta.get("use_pickle") is not False:
             raise source.error(f"{name[:60]!r} is stored as a pickle, which runs code when loaded", entry, hint=_HINT)
+    try:
+        check_types(document, "PayloadConfig")
+    except InputError as error:
+        raise source.error(error.what, entry) from None
 
 
 def read_json(source: ZipSource, entry: str) -> Any:

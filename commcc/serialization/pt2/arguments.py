@@ -144,8 +144,11 @@ def check_order(target: OpOverload, names: list[str], positional: int) -> None:
     """Arguments must come as the op declares them; PyTorch would sort them, or drop what it does not know."""
     positions = _argument_positions(target)
     order = [positions.get(name, -1) for name in names]
+    given = target._schema.arguments[:positional]
     if order[:positional] != list(range(positional)) or -1 in order or order != sorted(set(order)):
         raise InputError(f"the arguments are not those of {target}")
+    if any(argument.kwarg_only for argument in given):
+        raise InputError(f"an argument of {target} is given by position that is only taken by name")
 
 
 class WritingScope(Protocol):

@@ -19,12 +19,16 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
+import sympy
+import torch
+
 from commcc.serialization.pt2.archive import Pt2Carrier, read_json
+from commcc.serialization.pt2.checks import is_known
 from commcc.serialization.pt2.schema import union
 from commcc.serialization.pt2.zip_files import open_zip
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from torch import fx
 
@@ -53,8 +57,11 @@ _OUTPUT_WORDS = {
 _TARGETS = ("parameter_name", "buffer_name", "tensor_constant_name", "custom_obj_name", "user_input_name")
 
 
-def contract(program: Program) -> dict[str, Any]:
-    """All facts by what they are about; empty for a program that came from no ``.pt2`` file."""
+def contract(program: Program, fixed: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """All facts by what they are about; empty for a program that came from no ``.pt2`` file.
+
+    fixed: numbers for symbols in sizes of inputs.
+    """
     carrier = program.carrier
     if not isinstance(carrier, Pt2Carrier):
         return {}
@@ -72,11 +79,34 @@ def contract(program: Program) -> dict[str, Any]:
         facts["input tree"], facts["output tree"] = _tree(call["in_spec"]), _tree(call["out_spec"])
         facts["names of arguments"] = call["forward_arg_names"]
     facts["fields of named tuples"] = module["treespec_namedtuple_fields"]
+    rules = carrier.document["verifiers"]
+    # PyTorch does not load a program whose rules it does not know; those that have none keep the strictest.
+    if not rules or not all(is_known(name) for name in rules):
+        facts["rules that PyTorch checks it by"] = rules
     facts["guards"] = list(carrier.document["guards_code"])
     for symbol, bounds in carrier.document["range_constraints"].items():
         facts[f"range of '{symbol}'"] = bounds
+    facts.update(_sizes(program.graph, fixed or {}))
     facts.update(_stored(carrier))
     return facts
+
+
+def _sizes(graph: fx.Graph, fixed: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """What PyTorch makes guards of: sizes of inputs, with symbols named in the order in which they come."""
+    names: dict[sympy.Symbol, Any] = {}
+    for at, node in enumerate(graph.find_nodes(op="placeholder")):
+        val = node.meta.get("val")
+        if not isinstance(val, (torch.Tensor, torch.SymInt)):
+            continue
+        said = []
+        for size in val.shape if isinstance(val, torch.Tensor) else (val,):
+            expr = sympy.sympify(size) if isinstance(size, int) else size.node.expr
+            for symbol in sorted(expr.free_symbols, key=str):
+                number = fixed.get(symbol.name)
+                new = sympy.Symbol(f"size{len(names)}", integer=True, positive=symbol.is_positive)
+                names.setdefault(symbol, sympy.Integer(number) if type(number) is int else new)
+            said.append(str(expr.xreplace(names)))
+        yield f"sizes of input {at}", said
 
 
 def _words(spec: dict[str, Any], words: dict[str, str], inputs: list[str]) -> str:

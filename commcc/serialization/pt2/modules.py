@@ -121,9 +121,12 @@ def crossings(nodes: Iterable[Spec], calls: list[dict[str, Any]]) -> frozenset[C
         for name in used - everywhere:
             out |= {(fqn, name) for fqn in inside[node.name] - inside[name] if name not in takes[fqn]}
             out |= {(fqn, name) for fqn in inside[name] - inside[node.name] if name not in gives[fqn]}
-    for fqn, names_given in gives.items():
-        elsewhere = [name for name in names_given if name in inside and fqn not in inside[name]]
+    known = inside.keys() | everywhere
+    for fqn in conventions:
+        elsewhere = [name for name in gives[fqn] & inside.keys() if fqn not in inside[name]]
         out |= {(fqn, name) for name in elsewhere if name not in takes[fqn]}
+        # PyTorch does not load a file that names what is not there.
+        out |= {(fqn, name) for name in (gives[fqn] | takes[fqn]) - known if name}
     return frozenset(out)
 
 

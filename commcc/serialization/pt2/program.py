@@ -34,6 +34,7 @@ from commcc.serialization.pt2.archive import (
     read_json,
     write_archive,
 )
+from commcc.serialization.pt2.checks import check_names, check_types
 from commcc.serialization.pt2.code import unknown_containers
 from commcc.serialization.pt2.document import check_document, constant_names, new_document, rename
 from commcc.serialization.pt2.metadata import MetadataReader, MetadataWriter
@@ -64,7 +65,6 @@ if TYPE_CHECKING:
     from torch import fx
 
     from commcc.graph.program import ProcessGroup
-    from commcc.serialization.pt2.modules import Crossing
     from commcc.serialization.pt2.zip_files import ZipSource
     from commcc.serialization.shapes import SymbolInfo
 
@@ -74,14 +74,14 @@ _MISFIT = (CommccError, KeyError, TypeError, ValueError, AttributeError, IndexEr
 
 @dataclass(frozen=True)
 class _Read:
-    """A graph that was read, with what is needed to write it again."""
+    """A graph that was read, with what is needed to write it again. kept: as PyTorch sees it, without a sidecar."""
 
     graph: fx.Graph
     root: torch.nn.Module
     state: FileState
     extra: Extra
     groups: Mapping[str, ProcessGroup]
-    crossed: frozenset[Crossing]
+    kept: GraphSpec
 
 
 def read_pt2(path: str | Path, *, trust: bool = False) -> Program:
@@ -106,7 +106,8 @@ class _Reader:
         self.layout = check_layout(source, trust=trust)
         self.notes = list(self.layout.notes)
         with self._located(), malformed("the exported program"):
-            self.document = check_document(read_json(source, self.layout.model))
+            self.raw = read_json(source, self.layout.model)
+            self.document = check_document(self.raw)
 
     def program(self) -> Program:
         sidecar = self._sidecar()
@@ -115,8 +116,10 @@ class _Reader:
             if result is None:
                 state, kept = self._spec(NO_EXTRA, ShapeContext())
                 graph, root = build(kept)
-                groups = with_used_groups(graph, root, {})
-                result = _Read(graph, root, state, NO_EXTRA, groups, self._crossed(kept))
+                result = _Read(graph, root, state, NO_EXTRA, with_used_groups(graph, root, {}), kept)
+            # Last, since what reads the graph says more of what is wrong with it.
+            check_types(self.raw, "ExportedProgram")
+            check_names(self.document["graph_module"], {spec.name for spec in result.kept.nodes})
         self.notes += [
             Note(f"{target.qualified_name} is not registered with this PyTorch; it is kept, but not understood")
             for target in result.state.opaque
@@ -131,7 +134,7 @@ class _Reader:
             entries=dict(source.entries),
             document=document,
             opaque=result.state.opaque,
-            crossed=result.crossed,
+            crossed=crossings(result.kept.nodes, module["module_call_graph"]),
         )
         return Program(
             graph=result.graph,
@@ -192,10 +195,7 @@ class _Reader:
         except _MISFIT as error:
             self._ignore(error)
             return None
-        return _Read(graph, root, state, extra, groups, self._crossed(kept))
-
-    def _crossed(self, kept: GraphSpec) -> frozenset[Crossing]:
-        return crossings(kept.nodes, self.document["graph_module"]["module_call_graph"])
+        return _Read(graph, root, state, extra, groups, kept)
 
     def _spec(self, extra: Extra, ctx: ShapeContext) -> tuple[FileState, GraphSpec]:
         declare_symbols(ctx, self.document["range_constraints"], extra.symbols)

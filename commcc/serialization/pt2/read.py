@@ -12,6 +12,7 @@ Limits: call_function nodes only, which is all that exported programs have.
 
 from __future__ import annotations
 
+import inspect
 import keyword
 import operator
 from contextlib import contextmanager
@@ -22,7 +23,7 @@ from torch import fx
 from torch._ops import HigherOrderOperator, OpOverload
 
 from commcc.base.errors import InputError
-from commcc.graph.ops import OpaqueOp
+from commcc.graph.ops import OpaqueOp, op_name
 from commcc.serialization.pt2.arguments import check_order, read_argument
 from commcc.serialization.pt2.metadata import read_metadata
 from commcc.serialization.pt2.schema import (
@@ -170,6 +171,7 @@ class _GraphReader:
         # The get_attr nodes of sub-graphs come from the node that uses them.
         for subgraph in self.out.nodes[before:]:
             subgraph.meta = dict(meta)
+        _check_results(target, len(data["outputs"]))
         results = _Results(self, Spec("", "call_function", target, args, kwargs, meta=meta), data)
         results.add()
         if isinstance(target, OpaqueOp):
@@ -194,7 +196,32 @@ class _GraphReader:
                 raise InputError("an argument is neither positional nor a keyword", hint=_RESAVE)
         if isinstance(target, OpOverload):
             check_order(target, [data["name"] for data in inputs], len(args))
+        elif not isinstance(target, (OpaqueOp, HigherOrderOperator)):
+            _check_call(target, len(args), kwargs)
         return tuple(args), kwargs
+
+
+def _check_call(function: Any, count: int, kwargs: dict[str, Any]) -> None:
+    """A function on numbers must take as many arguments, of these names."""
+    try:
+        signature = inspect.signature(function)
+    # Some that are written in C do not say what they take.
+    except ValueError:
+        return
+    try:
+        signature.bind(*range(count), **kwargs)
+    except TypeError as error:
+        raise InputError(f"{op_name(function)} is called wrongly: {error}") from None
+
+
+def _check_results(target: Any, count: int) -> None:
+    """A node must have as many results as what it calls; a list is one."""
+    if isinstance(target, (OpaqueOp, HigherOrderOperator)):
+        return
+    # What is no op is a function on numbers.
+    wanted = len(target._schema.returns) if isinstance(target, OpOverload) else 1
+    if count != wanted:
+        raise InputError(f"has {count} results, {op_name(target)} gives {wanted}")
 
 
 class _Results:

@@ -22,7 +22,7 @@ import torch
 from torch.export.graph_signature import CustomObjArgument
 
 from commcc.base.errors import InputError, OutputError
-from commcc.serialization.pt2.schema import DTYPE_NUMBERS, DTYPES, NEW_DTYPES, check_name, device_of, lookup
+from commcc.serialization.pt2.schema import DTYPE_NUMBERS, DTYPES, NEW_DTYPES, check_name, device_of, lookup, union
 from commcc.serialization.shapes import requires_grad_of
 from commcc.serialization.symbols import NONSENSE, SREPR_SYMBOL, expression_text, parse_srepr
 
@@ -45,6 +45,7 @@ class ExpressionReader:
     def __init__(self, ctx: ShapeContext) -> None:
         self.ctx = ctx
         self._known: dict[str, sympy.Basic] = {}
+        self._examples: dict[str, Any] = {}
 
     def integer(self, data: Any) -> int | torch.SymInt:
         """A SymInt of the schema: ``{"as_int": 4}`` or ``{"as_expr": ...}``."""
@@ -55,12 +56,21 @@ class ExpressionReader:
                 raise InputError(f"{str(value)[:40]!r} is not a 64-bit integer")
             return value
         text, expr = self._expression(kind, value)
+        self._check_example(text, value.get("hint"))
         try:
             if not isinstance(expr, sympy.Expr) or expr.is_integer is False:
                 raise InputError(f"{text[:60]!r} is not an integer")
             return self.ctx.integer(expr)
         except NONSENSE:
             raise InputError(f"the symbolic size {text[:60]!r} has no value") from None
+
+    def _check_example(self, text: str, hint: Any) -> None:
+        """One size has one example value wherever it stands; PyTorch goes by the first."""
+        if hint is None:
+            return
+        kind, example = union(hint)
+        if kind != "as_int" or self._examples.setdefault(text, example) != example:
+            raise InputError(f"the example {str(example)[:40]} is not the one that {text[:60]!r} has elsewhere")
 
     def scalar(self, data: Any, plain: type) -> Any:
         """A SymFloat or SymBool of the schema; ``plain`` is ``float`` or ``bool``."""
@@ -133,13 +143,15 @@ class ValueReader:
 
 def _read_tensor(meta: dict[str, Any], symbols: ExpressionReader) -> Any:
     integer = symbols.integer
-    sizes, strides = meta["sizes"], meta["strides"]
+    sizes, strides, dtype = meta["sizes"], meta["strides"], lookup(DTYPES, meta["dtype"], "dtype")
     if len(sizes) > _MAX_DIMS or meta["layout"] != _STRIDED:
         raise InputError(f"a tensor with {len(sizes)} dimensions and layout {meta['layout']} is not supported")
+    if meta["requires_grad"] is True and not (dtype.is_floating_point or dtype.is_complex):
+        raise InputError(f"a tensor of {dtype} is said to require a gradient")
     return symbols.ctx.tensor(
         [integer(size) for size in sizes],
         [integer(stride) for stride in strides],
-        lookup(DTYPES, meta["dtype"], "dtype"),
+        dtype,
         _device(meta["device"]["type"], meta["device"].get("index")),
         requires_grad=meta["requires_grad"] is True,
         storage_offset=integer(meta["storage_offset"]),
