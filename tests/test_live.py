@@ -352,10 +352,10 @@ def test_ranks_compare(store):
     compare(digest, (), 0.05)
     compare(digest, (0, 1), 5.0)
     assert store.get("commcc/agreement/0/1").decode() == digest.to_json()
-    with pytest.raises(AgreementError, match="rank 0 has not made the same of graph 1: it runs with 't'"):
-        compare(digest, (0, 1), 5.0)
-    with pytest.raises(AgreementError, match=r"rank 0 has not come to graph 2 in 0\.05 s"):
-        compare(digest, (0, 1), 0.05)
+    with pytest.raises(AgreementError, match="rank 0 has not made the same of graph 7: it runs with 't'"):
+        compare(digest, (0, 1), 5.0, "graph 7")
+    with pytest.raises(AgreementError, match=r"rank 0 has not come to graph 8 in 0\.05 s"):
+        compare(digest, (0, 1), 0.05, "graph 8")
 
 
 def test_a_compiled_graph_is_compared_once(store):
@@ -495,8 +495,8 @@ def test_ranks_that_differ_refuse_before_the_first_step(tmp_path):
     other = {"options": {"pipeline": "bucket{groups=all,bucket_cap_mb=0.001},reorder"}}
     job = {"model": "fsdp", "inner": "aot_eager", "options": {"pipeline": PIPELINE}, "rank1": other}
     first, second = (rank[0]["error"] for rank in train([job], tmp_path))
-    assert "rank 0: rank 1 has not made the same of graph 0: it runs with" in first
-    assert "rank 1: rank 0 has not made the same of graph 0: it runs with" in second
+    assert "rank 0: rank 1 has not made the same of graph 1: it runs with" in first
+    assert "rank 1: rank 0 has not made the same of graph 1: it runs with" in second
 
 
 def train(jobs, folder, ranks=2):

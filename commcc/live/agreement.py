@@ -116,7 +116,8 @@ def _wait(store: Any, key: str, other: int, what: str, timeout_s: float) -> Any:
         if time.monotonic() - began < 0.9 * timeout_s:
             text = f"the store of torch.distributed is gone while rank {other} was waited for"
             raise AgreementError(text, where=where, hint="the process that holds it has ended: see its log") from error
-        hint = "it has failed, or compiles for longer: see its log, or give agree_timeout_s"
+        causes = "has failed, compiles for longer (agree_timeout_s), or has inputs of other sizes (agree=False)"
+        hint = f"it {causes}: see its log"
         text = f"rank {other} has not come to {what} in {timeout_s:g} s"
         raise AgreementError(text, where=where, hint=hint) from error
     if isinstance(said, dict):
@@ -137,12 +138,12 @@ def refuse(why: str, ranks: Sequence[int] | None = None) -> None:
         store.set(f"{_PREFIX}/{next(_NUMBERS)}/{rank}", json.dumps({"refused": " ".join(why.split())[:500]}))
 
 
-def compare(digest: Digest, ranks: Sequence[int], timeout_s: float) -> None:
+def compare(digest: Digest, ranks: Sequence[int], timeout_s: float, graph: str = "a graph") -> None:
     """Compare with the other ranks; raises :class:`AgreementError` where they differ, or do not come in time.
 
-    ranks: of the groups of the graph. The graphs of a process that communicate are counted; the first that one rank
-    runs is compared with the first that another runs. Nothing is done without a process group, or with one of fake
-    ranks.
+    ranks: of the groups of the graph. graph: what the log of this rank calls it, for errors. The graphs of a process
+    that communicate are counted; the first that one rank runs is compared with the first that another runs. Nothing is
+    done without a process group, or with one of fake ranks.
     """
     if not dist.is_initialized() or dist.get_backend() == "fake":
         return
@@ -153,8 +154,8 @@ def compare(digest: Digest, ranks: Sequence[int], timeout_s: float) -> None:
     number = next(_NUMBERS)
     store.set(f"{_PREFIX}/{number}/{rank}", digest.to_json())
     for other in others:
-        said = _wait(store, f"{_PREFIX}/{number}/{other}", other, f"graph {number}", timeout_s)
+        said = _wait(store, f"{_PREFIX}/{number}/{other}", other, graph, timeout_s)
         different = digest.against(Digest(*said))
         if different:
-            what = f"rank {other} has not made the same of graph {number}: {different}"
+            what = f"rank {other} has not made the same of {graph}: {different}"
             raise AgreementError(what, where=f"rank {rank}", hint=_HINT)

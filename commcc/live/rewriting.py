@@ -104,7 +104,7 @@ class GraphOutcome:
     def begin(self, timeout_s: float | None) -> None:
         """What ranks do before the graph first runs: compare, unless ``timeout_s`` is None, and make its groups."""
         if timeout_s is not None:
-            compare(self.digest, self.ranks, timeout_s)
+            compare(self.digest, self.ranks, timeout_s, f"graph {self.number}")
         make(self.groups, timeout_s)
 
     @property
