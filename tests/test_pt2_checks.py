@@ -68,7 +68,6 @@ REFUSED = [
         "node 0 ('lift_fresh_copy') is malformed",
     ),
     ("sizes", put(*GRAPH, "sym_int_values", "*", "as_expr", "hint", "as_int", "x"), "the example x"),
-    ("sizes", put(*GRAPH, "tensor_values", "y", "sizes", 0, "as_expr", "hint", "as_int", 3), "the example"),
     ("sizes", put(*GRAPH, "tensor_values", "y", "sizes", 0, "as_expr", "hint", {"as_bool": True}), "the example True"),
     ("structures", put(*GRAPH, "inputs", 3, "as_bool", False), "input 3 is"),
     ("tied", put(*SIGNATURE, "input_specs", 0, "parameter", "arg", "name", "linear"), "input 0 is linear in the sig"),
@@ -98,6 +97,13 @@ def test_what_pytorch_does_not_load_is_refused(name, change, words, damaged):
     with pytest.raises(Exception):  # noqa: B017
         made = make(name)
         torch.export.load(path).module()(*made.args, **made.kwargs)
+
+
+def test_a_size_has_one_example(damaged):
+    """PyTorch 2.15 takes such a file, earlier releases do not."""
+    other = put(*GRAPH, "tensor_values", "y", "sizes", 0, "as_expr", "hint", "as_int", 3)
+    with pytest.raises(InputError, match="the example 3 is not the one that 's.*' has elsewhere"):
+        read_pt2(damaged("sizes", other)[1])
 
 
 def test_types_of_weights(damaged):
