@@ -200,6 +200,7 @@ def test_buckets_by_block_come_first(monkeypatch):
     """With effort for one bucketing beside none at all, those of strategy module are what is tried."""
     strategy = importlib.import_module("commcc.passes.strategies.auto")
     monkeypatch.setattr(strategy, "improved", lambda search, starts, *_: [starts[0]])
+    monkeypatch.setattr(strategy, "improved_from_several", lambda search, best, *_: [best])
     program = sample("tiny_moe_fsdp4_ep2_bw")
     auto = run(program, [Bucket(strategy="auto", form="copy", effort=2)], model=LATENCY)
     report = auto.steps[0].report

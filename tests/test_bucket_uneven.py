@@ -148,15 +148,24 @@ def test_from_several_bucketings_no_step_is_longer_and_one_is_shorter(monkeypatc
     gains = []
     for shape in ({"layers": 2}, {"layers": 3}, {"layers": 4}, {"layers": 6, "shards": 16}):
         steps = []
-        for starts in (1, uneven._STARTS):
+        for starts, parts in ((1, ()), (uneven._STARTS, uneven._PARTS)):
             with monkeypatch.context() as patched:
                 patched.setattr(uneven, "_STARTS", starts)
+                patched.setattr(uneven, "_PARTS", parts)
                 result = run(backward(**shape), passes, model=model)
             steps.append(result.last.prediction.timeline.step_ns)
             assert result.verified == "proved"
         gains.append(1 - steps[1] / steps[0])
     assert min(gains) >= 0
     assert max(gains) > 0.01
+
+
+def test_parts_of_the_same_bytes():
+    """Each member is in the part that its middle lies in; members that are larger than a part leave others empty."""
+    assert uneven._cut(tuple(range(8)), 4, dict.fromkeys(range(8), 3)) == ((0, 1), (2, 3), (4, 5), (6, 7))
+    assert uneven._cut((1, 2, 3), 2, {1: 10, 2: 1, 3: 9}) == ((1,), (2, 3))
+    assert uneven._cut((4, 5), 8, {4: 1, 5: 1}) == ((4,), (5,))
+    assert uneven._cut((4, 5), 2, {4: 0, 5: 0}) == ((4, 5),)
 
 
 def settled(estimates, real):

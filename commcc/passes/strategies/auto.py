@@ -49,7 +49,7 @@ from commcc.passes.reorder import Reorder
 from commcc.passes.strategies.choices import BY_BLOCK, CAPS, Choice, Rung, ladder, with_rung
 from commcc.passes.strategies.making import Making
 from commcc.passes.strategies.results import BucketResult
-from commcc.passes.strategies.uneven import BEGIN_WITHIN, NEVER, UNEVEN, begun_from, improved
+from commcc.passes.strategies.uneven import BEGIN_WITHIN, NEVER, UNEVEN, improved, improved_from_several
 from commcc.passes.strategies.written import never_worse
 from commcc.plan import Bucket as PlannedBucket
 from commcc.plan import LeftOut, Merging
@@ -282,7 +282,7 @@ class Search:
             few, *_ = improved(self, [best], stream, effort)
             if few.over == best.over and few.step_ns * 1000 > best.step_ns * (1000 - _GAIN):
                 return [few]
-        return improved(self, begun_from(best, self._near(best, BEGIN_WITHIN)), stream, _FROM_STARTS * effort)
+        return improved_from_several(self, best, self._near(best, BEGIN_WITHIN), stream, _FROM_STARTS * effort)
 
     def _busiest(self, best: Tried) -> tuple[str, int]:
         """The stream that is busy for longest with what may be merged, and for how many ns."""

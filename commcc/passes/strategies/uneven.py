@@ -57,6 +57,9 @@ _LONGER = 1
 #: Buckets may span so many times ``max_topo_span``, a limit that keeps equal ones from taking memory: here memory is
 #: judged.
 _SPAN = 4
+#: Buckets of each key that are tried to begin from, of the same bytes: where a stream is never idle, more bytes than
+#: any cap gives may be best.
+_PARTS = (2, 4, 8, 16, 32)
 #: Schedules of a bucketing to begin from: the setting that does best for it is the first for all others.
 _FIRST = 8
 #: Bucketings to begin from: at most _STARTS, longer than the best by no more than BEGIN_WITHIN permille. Two are alike
@@ -119,16 +122,55 @@ def improved(search: Search, starts: Sequence[Tried], stream: str, effort: int) 
     return [best.tried for best in bests if best.rank < (first.over, first.step_ns)] or [first]
 
 
-def begun_from(best: Tried, others: Sequence[Tried]) -> list[Tried]:
-    """What to begin from: this bucketing, then the next best. One that has the same rung as another for the key whose
-    collectives take longest, and much the same step, is left out.
+def improved_from_several(
+    search: Search, best: Tried, others: Sequence[Tried], stream: str, effort: int
+) -> list[Tried]:
+    """As :func:`improved`, from what :func:`begun_from` gives."""
+    before = search.unequal
+    starts = begun_from(search, best, others, stream)
+    return improved(search, starts, stream, effort + before - search.unequal)
+
+
+def begun_from(search: Search, best: Tried, others: Sequence[Tried], stream: str) -> list[Tried]:
+    """What to begin from, the best first: this bucketing, the next best of the others, and the best of those with a few
+    buckets of the same bytes for each key on a stream. Of the others one that has the same rung as another for the key
+    whose collectives take longest, and much the same step, is left out.
     """
     starts = [best]
-    for tried in sorted(others, key=lambda t: (t.over, t.step_ns, t.members)):
+    for tried in sorted(others, key=_rank):
         alike = (t.choice[0] == tried.choice[0] and (tried.step_ns - t.step_ns) * _ALIKE <= t.step_ns for t in starts)
         if len(starts) < _STARTS and not any(alike):
             starts.append(tried)
-    return starts
+    within = best.step_ns * (1000 + BEGIN_WITHIN) // 1000
+    parts = [t for t in _in_parts(search, best, stream) if t.over <= best.over and t.step_ns <= within]
+    return sorted([*starts, *sorted(parts, key=_rank)[:1]], key=_rank)
+
+
+def _rank(tried: Tried) -> tuple[int, int, int]:
+    return tried.over, tried.step_ns, tried.members
+
+
+def _in_parts(search: Search, best: Tried, stream: str) -> Iterator[Tried]:
+    """Bucketings like this one, but for the keys on a stream: each has so many buckets of about the same bytes."""
+    from commcc.schedule.search import glance
+
+    bucketings = _Bucketings(search, best, stream)
+    for count in _PARTS:
+        rows = {key: _cut(_joined(row), count, search.making.size) for key, row in bucketings.rows.items()}
+        tried = bucketings.tried(rows, best)
+        problem = None if tried is None else bucketings.sketch(tried.buckets)
+        if tried is not None and problem is not None:
+            yield search.result(tried, glance(problem, search.limits, range(_FIRST)))
+
+
+def _cut(members: Members, count: int, size: Mapping[int, int]) -> Row:
+    """So many parts of about the same bytes, fewer where a member is larger than these."""
+    whole, before, parts = sum(size[launch] for launch in members), 0, [list[int]() for _ in range(count)]
+    for launch in members:
+        middle = 2 * before + size[launch]
+        parts[min(count - 1, middle * count // max(1, 2 * whole))].append(launch)
+        before += size[launch]
+    return tuple(tuple(part) for part in parts if part)
 
 
 class Shapes:
@@ -269,7 +311,7 @@ class _Bucketings:
         )
         from commcc.schedule.search import glance
 
-        problem = self._sketch(best.buckets)
+        problem = self.sketch(best.buckets)
         self.first = Judged(best, None, self._busy(self.rows))
         if problem is None:
             return
@@ -285,22 +327,13 @@ class _Bucketings:
         """These rows; None, without any work, where a bucket would be too long or the stream be busy for longer than
         the best step.
         """
-        merged = [members for row in rows.values() for members in row if len(members) > 1]
-        span = self.search.options.max_topo_span
-        if span is not None and any(m[-1] - m[0] > span * _SPAN and m not in self.planned for m in merged):
-            return None
         busy = self._busy(rows)
-        if _longer(busy, best):
+        tried = None if _longer(busy, best) else self.tried(rows, best.tried)
+        if tried is None:
             return None
         from commcc.schedule.search import glance
 
-        buckets = (*self.others, *map(self._bucket, merged))
-        members = sum(len(bucket.members) for bucket in buckets)
-        tried = replace(best.tried, choice=self.choice, buckets=buckets, members=members)
-        search = self.search
-        search.unequal += 1
-        detail(f"bucketing of unequal sizes {search.unequal}")
-        problem = self._sketch(buckets)
+        search, problem = self.search, self.sketch(tried.buckets)
         if problem is None or _longer(problem.bound, best):
             return Judged(replace(tried, step_ns=NEVER if problem is None else problem.bound), None, busy)
         hopeless = None if best.tried.over else best.tried.step_ns * (1000 + _LONGER) // 1000
@@ -308,7 +341,19 @@ class _Bucketings:
         schedule = glance(problem, search.limits, others, hopeless=hopeless, give_up=True, first=best.start)
         return Judged(search.result(tried, schedule), schedule.start, busy)
 
-    def _sketch(self, buckets: Sequence[Bucket]) -> Schedulable | None:
+    def tried(self, rows: Rows, like: Tried) -> Tried | None:
+        """The bucketing with these rows, not judged; None where a bucket would be too long."""
+        merged = [members for row in rows.values() for members in row if len(members) > 1]
+        span = self.search.options.max_topo_span
+        if span is not None and any(m[-1] - m[0] > span * _SPAN and m not in self.planned for m in merged):
+            return None
+        self.search.unequal += 1
+        detail(f"bucketing of unequal sizes {self.search.unequal}")
+        buckets = (*self.others, *map(self._bucket, merged))
+        members = sum(len(bucket.members) for bucket in buckets)
+        return replace(like, choice=self.choice, buckets=buckets, members=members)
+
+    def sketch(self, buckets: Sequence[Bucket]) -> Schedulable | None:
         """The graph with these buckets; None where it is cyclic."""
         from commcc.apply.order import WaitsForItself
 
