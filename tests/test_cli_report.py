@@ -257,7 +257,8 @@ def test_narrow_terminals_cut_examples_not_names():
         "launch_moved": [0, 1400],
         "wait_moved": None,
     }
-    empty = {key: [] for key in ("split", "replaced", "moved", "added", "removed", "renamed", "changed", "rewired")}
+    lists = "split", "replaced", "moved", "added", "removed", "renamed", "changed", "rewired", "retyped", "groups"
+    empty = {key: [] for key in lists}
     document = {"identical": False, "before": METRICS, "after": METRICS, "merged": [merge], **empty}
     text = drawn(*differing.view(document, 10), columns=80)
     (row,) = (line for line in text.splitlines() if line.startswith("reduce_scatter_bucket_0"))

@@ -45,7 +45,7 @@ class ExpressionReader:
     def __init__(self, ctx: ShapeContext) -> None:
         self.ctx = ctx
         self._known: dict[str, sympy.Basic] = {}
-        self._examples: dict[str, Any] = {}
+        self._examples: dict[sympy.Basic, Any] = {}
 
     def integer(self, data: Any) -> int | torch.SymInt:
         """A SymInt of the schema: ``{"as_int": 4}`` or ``{"as_expr": ...}``."""
@@ -56,7 +56,7 @@ class ExpressionReader:
                 raise InputError(f"{str(value)[:40]!r} is not a 64-bit integer")
             return value
         text, expr = self._expression(kind, value)
-        self._check_example(text, value.get("hint"))
+        self._check_example(expr, text, value.get("hint"))
         try:
             if not isinstance(expr, sympy.Expr) or expr.is_integer is False:
                 raise InputError(f"{text[:60]!r} is not an integer")
@@ -64,12 +64,12 @@ class ExpressionReader:
         except NONSENSE:
             raise InputError(f"the symbolic size {text[:60]!r} has no value") from None
 
-    def _check_example(self, text: str, hint: Any) -> None:
-        """One size has one example value wherever it stands; PyTorch goes by the first."""
+    def _check_example(self, expr: sympy.Basic, text: str, hint: Any) -> None:
+        """One size has one example value wherever it stands, in whatever words; PyTorch goes by the first."""
         if hint is None:
             return
         kind, example = union(hint)
-        if kind != "as_int" or self._examples.setdefault(text, example) != example:
+        if kind != "as_int" or self._examples.setdefault(expr, example) != example:
             raise InputError(f"the example {str(example)[:40]} is not the one that {text[:60]!r} has elsewhere")
 
     def scalar(self, data: Any, plain: type) -> Any:
