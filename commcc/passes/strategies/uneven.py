@@ -233,16 +233,16 @@ class Shapes:
         return True
 
     def wander(self, effort: int, patience: int) -> None:
-        """Merge two neighbours, split a bucket or move a border, drawn at random from all buckets. So many rows are
-        judged at most, and no more where so many in a row brought nothing.
+        """Merge two neighbours, split a bucket or move a border, drawn at random: a row first, so that one of few
+        buckets changes as often, then a bucket. So many rows are judged at most, and no more where so many in a row
+        brought nothing.
         """
         self.left, self.idle, draw = effort, 0, Random(0).random
         for _ in range(effort * _DRAWS):
             if self.left <= 0 or self.idle >= patience:
                 break
-            places = [(key, at) for key, row in self.rows.items() for at in range(len(row))]
-            key, at = places[int(draw() * len(places))]
-            if self._taken({**self.rows, key: _drawn(self.rows[key], at, draw)}):
+            key = list(self.rows)[int(draw() * len(self.rows))]
+            if self._taken({**self.rows, key: _drawn(self.rows[key], draw)}):
                 self.idle = 0
 
     def _changes(self, row: Row) -> Iterator[Row]:
@@ -266,9 +266,9 @@ class Shapes:
         return members[:at], members[at:]
 
 
-def _drawn(row: Row, at: int, draw: Callable[[], float]) -> Row:
-    """A row with one bucket split, merged with the next or, as often as both, the border between these moved."""
-    kind = int(draw() * 4)
+def _drawn(row: Row, draw: Callable[[], float]) -> Row:
+    """A row with one bucket split, two neighbours merged or, as often as both, a border between two moved."""
+    at, kind = int(draw() * len(row)), int(draw() * 4)
     end = at + 1 if kind == 0 else at + 2
     members = _joined(row[at:end])
     place = 0 if kind == 1 else 1 + int(draw() * (len(members) - 1))
