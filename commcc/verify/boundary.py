@@ -410,7 +410,8 @@ def compare_exported(before: Program, after: Program, report: Report) -> None:
     if before.carrier is after.carrier:
         return
     try:
-        old, new = contract(before, _claims(after)), contract(after, _claims(after))
+        fixed = _claims(after)
+        old, new = contract(before, fixed), contract(after, fixed)
         entries = differing_entries(before, after) if old and new else []
     except CommccError as error:
         report.gap("input", "", f"the weights cannot be compared: {error.what} ({error.where})")

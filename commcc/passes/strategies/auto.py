@@ -49,7 +49,7 @@ from commcc.passes.reorder import Reorder
 from commcc.passes.strategies.choices import BY_BLOCK, CAPS, Choice, Rung, ladder, with_rung
 from commcc.passes.strategies.making import Making
 from commcc.passes.strategies.results import BucketResult
-from commcc.passes.strategies.uneven import BEGIN_WITHIN, NEVER, UNEVEN, improved, improved_from_several
+from commcc.passes.strategies.uneven import BEGIN_WITHIN, NEVER, UNEVEN, improved, improved_from_several, rank
 from commcc.passes.strategies.written import never_worse
 from commcc.plan import Bucket as PlannedBucket
 from commcc.plan import LeftOut, Merging
@@ -191,8 +191,8 @@ class Search:
             winners.append(self._looked_at_again(best) if best.buckets else best)
         if len(self.forms) > 1:  # what two schedules say of copies and calls is not the last word
             calls = [t for t in self._near(best, _NEAR) if any(bucket.coalesced for bucket in t.buckets)]
-            winners += sorted(calls, key=lambda t: (t.over, t.step_ns, t.members))[:1]
-        winners.sort(key=lambda t: (t.over, t.step_ns, t.members))
+            winners += sorted(calls, key=rank)[:1]
+        winners.sort(key=rank)
         uneven, *others = self._uneven(winners[0])
         # What a few schedules gain, more of them may give the other.
         sure = uneven.over < winners[0].over or uneven.step_ns * 1000 < winners[0].step_ns * (1000 - _SURE)
@@ -324,15 +324,15 @@ class Search:
         """The best of the bucketings that are no longer than this one by much, after some more schedules of each."""
         from commcc.schedule.search import glance
 
-        near = sorted(self._near(best, _FINAL), key=lambda t: (t.over, t.step_ns, t.members))
+        near = sorted(self._near(best, _FINAL), key=rank)
         others = list({(t.over, t.step_ns): t for t in [*reversed(near), best]}.values())
         if len(others) < 2:
             return best
         again = list(others)
-        for t in sorted(others, key=lambda t: (t.over, t.step_ns, t.members))[: _FINALISTS + 1]:
+        for t in sorted(others, key=rank)[: _FINALISTS + 1]:
             sketch = self.sketches.merged(t.buckets)
             again.append(self.result(t, glance(sketch, self.limits, range(_SCHEDULES, _MORE_SCHEDULES))))
-        return min(again, key=lambda t: (t.over, t.step_ns, t.members))
+        return min(again, key=rank)
 
     def _settled(self, none: Tried, winners: list[Tried], spare: Sequence[Tried]) -> tuple[Tried, Tried]:
         """No merging, and the better of it and of the bucketings that won, all with the full effort of ``reorder``.
@@ -342,7 +342,7 @@ class Search:
         winners = [t for t in winners if t.buckets]
         large, bound = len(self.index) >= _LARGE, self.unmerged.bound
         if not winners:  # in few schedules; with more another one may win
-            winners = sorted(self._near(none, _NEAR), key=lambda t: (t.over, t.step_ns, t.members))[:1]
+            winners = sorted(self._near(none, _NEAR), key=rank)[:1]
             enough = none.step_ns * (1000 - _GAIN)
             sure = large and not none.over
             if all(sure and self.sketches.merged(t.buckets).bound * 1000 > enough for t in winners):

@@ -23,6 +23,7 @@ Deterministic, the numbers drawn are always the same; effort is counted in bucke
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -137,16 +138,17 @@ def begun_from(search: Search, best: Tried, others: Sequence[Tried], stream: str
     whose collectives take longest, and much the same step, is left out.
     """
     starts = [best]
-    for tried in sorted(others, key=_rank):
+    for tried in sorted(others, key=rank):
         alike = (t.choice[0] == tried.choice[0] and (tried.step_ns - t.step_ns) * _ALIKE <= t.step_ns for t in starts)
         if len(starts) < _STARTS and not any(alike):
             starts.append(tried)
     within = best.step_ns * (1000 + BEGIN_WITHIN) // 1000
     parts = [t for t in _in_parts(search, best, stream) if t.over <= best.over and t.step_ns <= within]
-    return sorted([*starts, *sorted(parts, key=_rank)[:1]], key=_rank)
+    return sorted([*starts, *sorted(parts, key=rank)[:1]], key=rank)
 
 
-def _rank(tried: Tried) -> tuple[int, int, int]:
+def rank(tried: Tried) -> tuple[int, int, int]:
+    """Smaller is better: memory first, then the step, then fewer merges."""
     return tried.over, tried.step_ns, tried.members
 
 
@@ -286,10 +288,7 @@ def _longer(bound: int, best: Judged) -> bool:
 
 
 class _Bucketings:
-    """Bucketings like the best one of a search, but for the rows of the keys on one stream.
-
-    first: the best one.
-    """
+    """Bucketings like the best one of a search, but for the rows of the keys on one stream."""
 
     def __init__(self, search: Search, best: Tried, stream: str) -> None:
         self.search = search
@@ -309,15 +308,19 @@ class _Bucketings:
             rung._replace(cap=UNEVEN) if key in self.rows else rung
             for key, rung in zip(search.keys, best.choice, strict=True)
         )
+        self.best = best
+
+    @cached_property
+    def first(self) -> Judged:
+        """The best bucketing, judged by some more schedules."""
         from commcc.schedule.search import glance
 
-        problem = self.sketch(best.buckets)
-        self.first = Judged(best, None, self._busy(self.rows))
+        problem, busy = self.sketch(self.best.buckets), self._busy(self.rows)
         if problem is None:
-            return
-        schedule = glance(problem, search.limits, range(_FIRST))
-        best = min(best, search.result(best, schedule), key=lambda t: (t.over, t.step_ns))
-        self.first = Judged(best, schedule.start, self.first.busy_ns)
+            return Judged(self.best, None, busy)
+        schedule = glance(problem, self.search.limits, range(_FIRST))
+        best = min(self.best, self.search.result(self.best, schedule), key=lambda t: (t.over, t.step_ns))
+        return Judged(best, schedule.start, busy)
 
     def shapes(self) -> Shapes:
         """The rows, to be changed."""
