@@ -252,7 +252,7 @@ def large() -> dict[str, str]:
         return text.replace('x: "f32[4][1]cpu"', f'x: "f32[4][1]cpu", y: "f32[{huge}][1]cpu"')
 
     huge = 10**11
-    many = ", ".join(["x"] * 30_000)
+    many = ", ".join(["x"] * 10_000)
     calls = ("split.Tensor(x, 1)", "chunk.default(x, 100000000000)", "unbind.int(x, 0)", "unsafe_split.Tensor(x, 1)")
     calls += (
         "unsafe_chunk.default(x, 100000000000)",
@@ -262,11 +262,11 @@ def large() -> dict[str, str]:
     calls += ("hsplit.int(x, 100000000000)", "unbind_copy.int(x, 0)", "split(x, 1)", "to_sparse.default(x)")
     calls += ("unfold.default(x, 0, 1, 1)", "meshgrid.default([x, x])", "combinations.default(x)")
     unknown = ["h0 = torch.ops.mylib.f.default(x, x)", "h1 = torch.ops.mylib.f.default(h0, x)"]
-    unknown += [f"h{i} = torch.ops.mylib.f.default(h{i - 1}, h{i - 2})" for i in range(2, 1000)]
+    unknown += [f"h{i} = torch.ops.mylib.f.default(h{i - 1}, h{i - 2})" for i in range(2, 500)]
     return {
         **{f"large {call}": of_large(f"aten.{call}") for call in calls},
         "large outputs": GRAPH.format(
-            lines="        h = torch.ops.aten.abs.default(x)", used=", ".join(["h"] * 300_000)
+            lines="        h = torch.ops.aten.abs.default(x)", used=", ".join(["h"] * 100_000)
         ),
         "large cat": op(f"aten.cat.default([{many}])"),
         "large foreach": calling(f"h = torch.ops.aten._foreach_add_.Scalar([{many}], 1)"),
@@ -274,7 +274,7 @@ def large() -> dict[str, str]:
             f"h = torch.ops._c10d_functional.all_gather_into_tensor_coalesced.default([{many}], 2, '0')"
         ),
         "large unknown op": calling(f"h = torch.ops.mylib.f.default([{many}])"),
-        "large unknown ops": calling(*unknown, used="h999"),
+        "large unknown ops": calling(*unknown, used="h499"),
     }
 
 

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
-import importlib
-
 import pytest
 import torch
 
+from commcc.cli.main import run
 from tests.hostile_archives import archives, packed
-from tests.hostile_files import COMMANDS, every, tried
+from tests.hostile_files import COMMANDS, calling, every, tried
 
-#: Children of this process find everything loaded.
-for module in ("inspect", "verify", "lint", "diff", "simulate", "convert", "numeric"):
-    importlib.import_module(f"commcc.cli.{module}")
-importlib.import_module("commcc.replay.virtual")
 #: Where a mark is named that is in another folder each time.
 MARK = "/MARK"
 
 
 #: Every file is read, proved and run; one of the other commands in turn gets it as well.
 ALWAYS, IN_TURN = COMMANDS[:3], COMMANDS[3:]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def everything_is_loaded(tmp_path_factory):
+    """Children of this process find the modules loaded that a harmless file needs: more than a second for each."""
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("harmless")
+    (folder / "G.fx.txt").write_text(calling('h: "f32[4][1]cpu" = torch.ops.aten.neg.default(x)'))
+    (folder / "G.pt2").write_bytes(packed())
+    for file, commands in (("G.fx.txt", COMMANDS), ("G.pt2", OF_ARCHIVES[1:])):
+        for command in commands:
+            names = {"G": str(folder / file), "out.fx.txt": str(folder / "o.fx.txt"), "out.pt2": str(folder / "o.pt2")}
+            if command[0] != "bench":  # which starts processes of its own
+                assert run([names.get(word, word) for word in command]) == 0, command
 
 
 @pytest.mark.sampled(5)

@@ -213,3 +213,49 @@ def test_a_file_that_is_gone(exported, tmp_path):
     verdict = verify(load(exported), after)
     assert verdict.status == "unproved"
     assert "the weights cannot be compared" in texts(verdict)
+
+
+class Counts(torch.nn.Module):
+    def forward(self, x):
+        rows = x.nonzero().shape[0]
+        torch._check(rows >= 2)
+        torch._check(rows <= 20)
+        return torch.zeros(rows + 1, dtype=x.dtype) + 1
+
+
+def no_range(document):
+    document["range_constraints"].clear()
+
+
+def wider_range(document):
+    next(iter(document["range_constraints"].values()))["max_val"] += 1
+
+
+def size_is_its_symbol(document):
+    sizes = document["graph_module"]["graph"]["sym_int_values"]
+    sizes["add"] = next(size for name, size in sizes.items() if name != "add")
+
+
+def size_is_one_more(document):
+    sizes = document["graph_module"]["graph"]["sym_int_values"]
+    sizes[next(name for name in sizes if name != "add")] = sizes["add"]
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (no_range, "range of 'u0' is missing"),
+        (wider_range, "range of 'u0' is"),
+        (size_is_its_symbol, "add: its val says u0, it is 1 more"),
+        (size_is_one_more, "its val says u0 + 1, it is 1 less"),
+    ],
+)
+def test_what_a_file_says_of_sizes_known_at_run_time(tmp_path, change, text):
+    torch.export.save(torch.export.export(Counts(), (torch.ones(4, 5),)), tmp_path / "counts.pt2")
+    program = load(tmp_path / "counts.pt2")
+    copy = edited(tmp_path / "counts.pt2", tmp_path / "copy.pt2", lambda document, _: change(document))
+    verdict = verify(program, load(copy))
+    assert verdict.status == "different"
+    assert text in texts(verdict)
+    again = edited(copy, tmp_path / "again.pt2")
+    assert verify(load(copy), load(again)).status == "proved"

@@ -421,7 +421,7 @@ def compare_exported(before: Program, after: Program, report: Report) -> None:
         report.note("input", "", f"{side} is no .pt2 file: names of parameters and weights are not compared")
         return
     for what in dict.fromkeys((*old, *new)):
-        if (what in old and what in new) or not what.startswith("range of "):
+        if (what in new and old.get(what) is not None) or not what.startswith("range of "):
             _compare_entry(what, old.get(what), new.get(what), report)
     for name in entries:
         report.differs("input", "", f"'{name}' has other values than in BEFORE's file")

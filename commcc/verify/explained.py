@@ -48,8 +48,15 @@ _OPERANDS = ("self", "a", "tensors", "ag_ins", "rs_ins")
 class Explainer(State):
     """A walk that can work out results."""
 
-    def arithmetic(self, path: str, arguments: dict[str, Any]) -> Size | None:
-        """The value of integer arithmetic, None for anything else."""
+    def arithmetic(self, node: fx.Node, path: str, arguments: dict[str, Any]) -> Size | None:
+        """The value of integer arithmetic, None for anything else; its ``val`` may name it, and is to say the same."""
+        size = self._computed(path, arguments)
+        wrong = "" if size is None else self.symbols.define(node.meta.get("val"), size)
+        if wrong:
+            self.event("value", node, f"its val says {wrong}", ("val", size, wrong))
+        return size
+
+    def _computed(self, path: str, arguments: dict[str, Any]) -> Size | None:
         name = ON_SIZES.get(path)
         try:
             if name is not None:

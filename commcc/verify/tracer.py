@@ -165,9 +165,8 @@ class Tracer(Explainer):
         if fact.launch is not None and fact.launch.asynchronous:
             return launch(self, node, fact.launch, self.groups)
         arguments = self.arguments(node, read=fact.reads)
-        size = self.arithmetic(path, arguments) if path in ON_SIZES or path in EXTENTS else None
+        size = self.arithmetic(node, path, arguments) if path in ON_SIZES or path in EXTENTS else None
         if size is not None:
-            self.symbols.define(node.meta.get("val"), size)
             return size
         known = settled(self.table, path, arguments) if self.fixed else None
         if known is not None:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import sympy
 import torch
+from torch.utils import _pytree as pytree
 
 from commcc.serialization.pt2.archive import Pt2Carrier, read_json
 from commcc.serialization.pt2.checks import is_known
@@ -84,11 +85,20 @@ def contract(program: Program, fixed: Mapping[str, Any] | None = None) -> dict[s
     if not rules or not all(is_known(name) for name in rules):
         facts["rules that PyTorch checks it by"] = rules
     facts["guards"] = list(carrier.document["guards_code"])
-    for symbol, bounds in carrier.document["range_constraints"].items():
-        facts[f"range of '{symbol}'"] = bounds
+    ranges = carrier.document["range_constraints"]
+    for symbol in dict.fromkeys((*ranges, *_symbols(program.graph))):
+        facts[f"range of '{symbol}'"] = ranges.get(symbol)
     facts.update(_sizes(program.graph, fixed or {}))
     facts.update(_stored(carrier))
     return facts
+
+
+def _symbols(graph: fx.Graph) -> list[str]:
+    """All that sizes in the graph are made of. PyTorch does not load what names one without a range."""
+    leaves = pytree.tree_leaves([node.meta.get("val") for node in graph.nodes])
+    sizes = (size for leaf in leaves for size in (leaf.shape if isinstance(leaf, torch.Tensor) else (leaf,)))
+    exprs = dict.fromkeys(size.node.expr for size in sizes if isinstance(size, torch.SymInt))
+    return sorted({symbol.name for expr in exprs for symbol in expr.free_symbols})
 
 
 def _sizes(graph: fx.Graph, fixed: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
