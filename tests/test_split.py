@@ -141,13 +141,25 @@ def test_it_is_taken_ahead_of_an_order_only_where_that_becomes_shorter():
     """Judged by the order that follows, and not by that of the graph."""
     program = load(str(SAMPLES / "tiny_llama_fsdp2_tp2_fw.fx.txt.gz"))
     steps = {}
-    for text in ("reorder", "split{order=reorder,min_mb=0,min_exposed_us=0},reorder"):
+    small = "min_mb=0,min_exposed_us=0"
+    for text in ("reorder", f"split{{order=reorder,{small}}},reorder", f"split{{{small}}},reorder"):
         result = run(program, parse_pipeline(text), model=MODEL)
         assert result.verified == "proved"
         steps[text] = result.predictions[1].timeline.step_ns
-    plain, parts = steps.values()
+    plain, parts, chosen = steps.values()
     assert parts < plain
+    assert chosen == parts
     assert result.steps[0].plan.report.step_ms == (plain / 1e6, parts / 1e6)
+
+
+def test_where_no_order_follows_it_is_judged_by_the_graphs_own():
+    program = load(str(SAMPLES / "tiny_llama_fsdp2_tp2_fw.fx.txt.gz"))
+    small = "min_mb=0,min_exposed_us=0"
+    steps = {text: parse_pipeline(text) for text in (f"split{{{small}}}", f"split{{order=own,{small}}}")}
+    reports = [run(program, passes, model=MODEL).steps[0].plan.report for passes in steps.values()]
+    assert reports[0].step_ms == reports[1].step_ms
+    ordered = run(program, parse_pipeline(f"split{{{small}}},reorder"), model=MODEL).steps[0].plan.report
+    assert ordered.step_ms != reports[0].step_ms
 
 
 def test_gains_of_less_than_a_thousandth_are_none(monkeypatch):

@@ -22,7 +22,7 @@ class PlanContext:
     """What a pass plans from: a program, its index, what its collectives are for, and what prices it, if anything.
 
     first: the index of the graph that the pipeline began with, if that is another one. prediction: what the model says
-    of this graph, if that is known.
+    of this graph, if that is known. behind: names of the passes that run after this one.
     """
 
     program: Program
@@ -31,6 +31,7 @@ class PlanContext:
     model: CostModel | None = None
     first: GraphIndex | None = None
     prediction: Prediction | None = None
+    behind: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, program: Program, model: CostModel | None = None) -> PlanContext:

@@ -21,7 +21,7 @@
 
 The parts are annotated as chunks of a region, which the verifier proves as those of ``ep-chunk``. Limits: sizes are
 known; a collective with one operand and one wait; no cut of what is summed over, so that a gathered weight that is
-summed over along its cut stays whole. Run it behind passes that merge or reorder.
+summed over along its cut stays whole. Run it behind passes that merge.
 """
 
 from __future__ import annotations
@@ -90,10 +90,10 @@ class Split(Pass):
     min_mb: float = option(1.0, "smallest collective to split, in MiB", minimum=0)
     min_exposed_us: float = option(5.0, "least exposed time of a collective to split, in microseconds", minimum=0)
     order: str = option(
-        "own",
-        "the order by which it is judged what is exposed, and whether the step is shorter: own, that of the graph, or "
-        "reorder, that which reorder would give it",
-        choices=("own", "reorder"),
+        "auto",
+        "the order by which it is judged what is exposed, and whether the step is shorter: own, that of the graph; "
+        "reorder, that which reorder would give it; auto, the latter where reorder comes behind it in the pipeline",
+        choices=("auto", "own", "reorder"),
     )
     memory_budget: str | float | None = budget_option("peak memory")
 
@@ -151,7 +151,7 @@ class Split(Pass):
 
         costs, order = context.costs, None
         assert costs is not None
-        if self.order == "reorder":
+        if self.order == "reorder" or (self.order == "auto" and Reorder.name in context.behind):
             rewrite = Reorder(memory_budget=self.memory_budget).plan(context).rewrite
             order = rewrite.order if isinstance(rewrite, Reordering) else None
         return Simulator(context.index, costs).run(order), live_bytes(context.index, order).peak_bytes
@@ -179,7 +179,7 @@ class Split(Pass):
             index = build_index(program, context.index.estimates.given)
             first = context.first or context.index
             priced = predict(index, context.model)
-            after, live = self._judged(PlanContext(program, index, identify(index), context.model, first, priced))
+            after, live = self._judged(PlanContext(program, index, identify(index), context.model, first, priced, context.behind))
             if after.step_ns < step and (allowed is None or live <= allowed):
                 return kept, after.step_ns, live, why
             why = Reason.of("split_longer" if after.step_ns >= step else "split_memory")

@@ -197,19 +197,21 @@ class _Run:
         source = self.program
         first = last = Snapshot.of(build_index(self.program, self.hints, self.rules.outside)).priced(self.model)
         self.first = first.index
+        jobs = [each if isinstance(each, Job) else job_of(each) for each in passes]
         steps: list[StepResult] = []
-        for number, step_or_job in enumerate(passes, 1):
-            job = step_or_job if isinstance(step_or_job, Job) else job_of(step_or_job)
-            self.place = f"{number}/{len(passes)} " if len(passes) > 1 else ""
-            step = self._step(number, job, last)
+        for number, job in enumerate(jobs, 1):
+            self.place = f"{number}/{len(jobs)} " if len(jobs) > 1 else ""
+            step = self._step(number, job, last, tuple(other.name for other in jobs[number:]))
             steps.append(step)
             last = step.after
         return RunResult(self.program, first, last, tuple(steps), tuple(self.verdicts), first.ident.warnings, source)
 
-    def _step(self, number: int, job: Job, before: Snapshot) -> StepResult:
+    def _step(self, number: int, job: Job, before: Snapshot, behind: tuple[str, ...]) -> StepResult:
         clock = _Clock()
         self.tell(f"{self.place}{job.name}: planning")
-        context = PlanContext(self.program, before.index, before.ident, self.model, self.first, before.prediction)
+        context = PlanContext(
+            self.program, before.index, before.ident, self.model, self.first, before.prediction, behind
+        )
         plan = job.plan(context)
         clock.lap("plan")
         result, kept, dropped = self.program, before, job.dropped

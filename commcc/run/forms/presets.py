@@ -53,7 +53,7 @@ PRESETS = (
     ),
     Preset(
         "auto-split",
-        "cleanup{metadata=keep},bucket{strategy=auto},split{order=reorder},reorder",
+        "cleanup{metadata=keep},bucket{strategy=auto},split,reorder",
         "as auto, with large exposed collectives in parts where that pays; the last bits may differ",
     ),
 )
