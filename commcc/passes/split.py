@@ -179,7 +179,9 @@ class Split(Pass):
             index = build_index(program, context.index.estimates.given)
             first = context.first or context.index
             priced = predict(index, context.model)
-            after, live = self._judged(PlanContext(program, index, identify(index), context.model, first, priced, context.behind))
+            after, live = self._judged(
+                PlanContext(program, index, identify(index), context.model, first, priced, context.behind)
+            )
             if after.step_ns < step and (allowed is None or live <= allowed):
                 return kept, after.step_ns, live, why
             why = Reason.of("split_longer" if after.step_ns >= step else "split_memory")

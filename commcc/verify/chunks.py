@@ -46,7 +46,7 @@ from commcc.verify.sizes import strides_of
 from commcc.verify.tokens import kinds_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from commcc.graph.program import Program
     from commcc.verify.verdict import Report
@@ -134,6 +134,13 @@ class _Fold:
         self.parts: dict[fx.Node, Part] = {}
         self.whole: dict[str, fx.Node] = {}
         self.meant: dict[str, fx.Node] = {}
+        #: Names of all nodes of BEFORE that have clones, in any module.
+        self.cloned: set[str] = set()
+        #: Nodes of BEFORE by the op that they call.
+        self.calling: dict[str, list[fx.Node]] = {}
+        for node in before.graph.nodes:
+            if node.op == "call_function":
+                self.calling.setdefault(ops.op_name(node.target), []).append(node)
         self.outside: set[str] = set()
         self.copied: dict[fx.Node, str] = {}
         #: Chunks seen in another shape, with that shape; what joins them, with the node of BEFORE that they are of.
@@ -265,6 +272,7 @@ class _Fold:
         match = self._original(node, module, chunk)
         original = match.original
         seen = module.clones.setdefault(original.name, {})
+        self.cloned.add(original.name)
         if chunk in seen:
             raise Unfaithful(node, f"is clone {chunk} of '{original.name}', and so is '{seen[chunk].name}'")
         seen[chunk] = node
@@ -296,20 +304,16 @@ class _Fold:
             return match
         raise failed
 
-    def _candidates(self, node: fx.Node, named: fx.Node | None) -> list[fx.Node]:
+    def _candidates(self, node: fx.Node, named: fx.Node | None) -> Iterator[fx.Node]:
         """Nodes of BEFORE with the op of a clone, that which it names first; of the others those that read the same."""
+        if named is not None and named.op == "call_function" and named.target == node.target:
+            yield named
         parts = [self.parts[used] for used in node.all_input_nodes if used in self.parts]
         own = next((part.of for part in parts if part.split is None), None)
-        near = self.before.values() if own is None else self.before[own].users
-        # Looked at only as far as they are tried: AFTER may be traced anew, and then many nodes fit.
-        modules = self.modules.values()
-        others = (
-            other
-            for other in near
-            if other is not named and other.target == node.target and not any(other.name in m.clones for m in modules)
-        )
-        calls = (call for call in (named, *others) if call is not None and call.op == "call_function")
-        return [*islice((call for call in calls if call.target == node.target), _MOST_TRIED)]
+        near = self.calling.get(ops.op_name(node.target), ()) if own is None else self.before[own].users
+        alike = (call for call in near if call.op == "call_function" and call.target == node.target)
+        # Only so many are tried: AFTER may be traced anew, and then many nodes fit.
+        yield from islice((n for n in alike if n is not named and n.name not in self.cloned), _MOST_TRIED)
 
     def _check_value(self, node: fx.Node, original: fx.Node) -> None:
         """A clone gives a tensor of the shape and dtype that its ``val`` says, from those of its operands."""
