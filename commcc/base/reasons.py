@@ -66,6 +66,7 @@ WORDS = {
     # dedup
     "one_value": "{gathers} gathers of one value within {nodes} nodes",
     "far_apart": "stands {nodes} nodes behind '{node}'",
+    "behind_barrier": "stands behind '{node}', across which nothing moves",
     "both_returned": "its result and that of '{node}' are both returned",
     "held_too_long": "holding the result of '{node}' until then would pass the memory budget by {gib:.2f} GiB",
     # groups
