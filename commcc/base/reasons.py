@@ -25,6 +25,8 @@ WORDS = {
     "control_edge": "is held in place by a control edge",
     # what bucket leaves out
     "other_role": "is not a gather of one parameter or a reduction of a gradient",
+    "made_of_several": "is made of several values, of which not all are known to be parameters",
+    "made_into_others": "its result is put together with other values, and not only with gradients",
     "is_bucket": "is a bucket already",
     "coalesced": "is a coalesced launch",
     "writes_buffer": "writes into a given buffer",
