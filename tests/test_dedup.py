@@ -279,6 +279,32 @@ def test_apply_refuses_plans_that_break_the_graph():
             apply_plan(program, index, Plan("dedup", index.fingerprint, wrong))
 
 
+def sends(f, x):
+    return f.b.call(c10d.isend.default, x, 1, 0, "1")
+
+
+@pytest.mark.parametrize("place", ["between the gathers", "between their waits", "behind both"])
+def test_nothing_is_shared_across_an_op_that_communicates_in_an_unknown_way(place):
+    f = Forced()
+    first, second = f.gather(f.p), None
+    if place == "between the gathers":
+        sends(f, f.x)
+        second = f.gather(f.p)
+    elif place == "between their waits":
+        launch = f.b.call(c10d.all_gather_into_tensor.default, f.p, 2, "0")
+        sends(f, f.x)
+        second = (launch, f.b.call(c10d.wait_tensor.default, launch))
+    else:
+        second = f.gather(f.p)
+        sends(f, f.x)
+    program = f.b.program([f.mm(first[1], second[1])], {"0": 2, "1": 2})
+    after, plan = deduplicated(program, Dedup())
+    assert bool(plan.rewrite.duplicates) == (place == "behind both")
+    if place != "behind both":
+        assert str(plan.left_out[0].reason) == "stands behind 'isend_default', across which nothing moves"
+    assert verify(program, after).status == "proved"
+
+
 # Memory
 
 

@@ -96,6 +96,18 @@ def test_unknown_communication():
     assert nodes(found) == ["b"] and "unknown way" in found.text
 
 
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        ("c10d.allreduce_.default(a, 0)", "use the functional"),
+        ("_c10d_functional.isend.default(a, 1, 0, '0')", "--ignore"),
+    ],
+)
+def test_the_remedy_for_unknown_communication_names_no_library_that_the_op_is_of(call, words):
+    text = graph("a", f'b: "f32[8, 8][8, 1]cuda:0" = torch.ops.{call}', returns="b")
+    assert words in only("unknown-communication", text).remedy
+
+
 @pytest.mark.parametrize("op", ["streams.synchronize_event", "mempool.begin"])
 def test_what_only_orders_is_no_communication(op):
     text = graph("a", f"s = torch.ops.{op}.default(0, 1)", "m = mm(a, a)", returns="m")

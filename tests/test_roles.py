@@ -16,6 +16,7 @@ from commcc.run.pipeline import run
 from commcc.serialization import load
 from commcc.timing.cost import load_model
 from tests.random_graphs import GraphBuilder, getitem
+from tests.virtual_ranks import VirtualRanks, random_inputs, same
 
 aten = torch.ops.aten
 c10d = torch.ops._c10d_functional
@@ -246,3 +247,56 @@ def test_a_merged_launch_records_tags_that_agree(tags, kept):
     after = run(b.program(made, {"0": 2}), parse_pipeline("bucket{groups=all}")).program
     records = [n.meta[META_KEY] for n in after.graph.nodes if META_KEY in n.meta]
     assert [(r.role, len(r.merged_from)) for r in records] == [(kept, 2)]
+
+
+def prepared(*, described=True, between=None, scale_shape=()):
+    """Two weights that are scaled before they are gathered; the scales are no parameters."""
+    b = GraphBuilder()
+    x, outputs = b.placeholder("x", (4, 4)), []
+    for number in range(2):
+        weight, scale = b.placeholder(f"w{number}", (2, 4)), b.placeholder(f"s{number}", scale_shape)
+        if described:
+            weight.meta["desc"], scale.meta["desc"] = f"ParamAOTInput(target='w{number}')", "PlainAOTInput(idx=9)"
+        scaled = b.call(aten.mul.Tensor, weight, between(b, scale) if between else scale)
+        outputs.append(b.call(aten.mm.default, x, b.gather(b.call(aten.clamp.default, scaled, -4, 4), 2, "0")))
+    return b.program(outputs, {"0": 2})
+
+
+@pytest.mark.parametrize("passes", ["bucket", "bucket{strategy=overlap}", "bucket{form=coalesced}"])
+def test_scaled_parameters_are_gathered_in_one_bucket(passes):
+    program = prepared()
+    found = list(identified(program).values())
+    assert [(c.role, c.derived, c.evidence) for c in found] == [
+        ("fsdp", "param", "gathers w0 with 1 other input"),
+        ("fsdp", "param", "gathers w1 with 1 other input"),
+    ]
+    done = run(program, parse_pipeline(passes), model=load_model("h100"))
+    assert done.verified == "proved"
+    assert [(c.role, c.stands_for) for c in identified(done.program).values()] == [("fsdp", 2)]
+    inputs = random_inputs(program.graph, 2)
+    assert same(VirtualRanks(program.graph, inputs).run(), VirtualRanks(done.program.graph, inputs).run())
+
+
+def summed(b, scale):
+    """A scale that all ranks agree on."""
+    return b.reduce(scale, "0", "max")
+
+
+@pytest.mark.parametrize("case", [{"described": False}, {"between": summed}, {"scale_shape": (1, 4)}])
+@pytest.mark.parametrize("strategy", ["greedy", "overlap", "auto"])
+def test_gathers_that_are_no_candidates_say_why(case, strategy):
+    done = run(prepared(**case), parse_pipeline(f"bucket{{groups=all,strategy={strategy}}}"), model=load_model("h100"))
+    reason = "is made of several values, of which not all are known to be parameters"
+    report = done.steps[0].plan.report.to_json()
+    assert report["left_out"] == {f"all_gather: {reason}": 2}
+    if strategy == "auto":
+        assert report["remarks"] == ["no collective can be merged"]
+
+
+def test_reductions_that_are_no_candidates_say_why():
+    b = GraphBuilder()
+    x, m = b.placeholder("x", (4, 4)), b.placeholder("m", (2, 4))
+    reduced = [b.scatter(b.call(aten.mm.default, x, x), 2, "0") for _ in range(2)]
+    done = run(b.program([b.call(aten.mul.Tensor, r, m) for r in reduced], {"0": 2}), parse_pipeline("bucket"))
+    reason = "its result is put together with other values, and not only with gradients"
+    assert done.steps[0].plan.report.to_json()["left_out"] == {f"reduce_scatter: {reason}": 2}

@@ -25,6 +25,8 @@ WORDS = {
     "control_edge": "is held in place by a control edge",
     # what bucket leaves out
     "other_role": "is not a gather of one parameter or a reduction of a gradient",
+    "made_of_several": "is made of several values, of which not all are known to be parameters",
+    "made_into_others": "its result is put together with other values, and not only with gradients",
     "is_bucket": "is a bucket already",
     "coalesced": "is a coalesced launch",
     "writes_buffer": "writes into a given buffer",
@@ -66,6 +68,7 @@ WORDS = {
     # dedup
     "one_value": "{gathers} gathers of one value within {nodes} nodes",
     "far_apart": "stands {nodes} nodes behind '{node}'",
+    "behind_barrier": "stands behind '{node}', across which nothing moves",
     "both_returned": "its result and that of '{node}' are both returned",
     "held_too_long": "holding the result of '{node}' until then would pass the memory budget by {gib:.2f} GiB",
     # groups

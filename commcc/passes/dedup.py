@@ -10,7 +10,8 @@ the earliest wait stay. Left out, with the reason, are gathers
 1. whose result is written in place, is used before it is waited for, or is waited for more than once;
 2. whose results are both returned: the outputs would come to share storage;
 3. that stand further apart than ``max_topo_span``, or between which the result cannot be held: it would
-   take the peak past ``memory_budget`` (a graph that gathers again in the backward does so to save memory).
+   take the peak past ``memory_budget`` (a graph that gathers again in the backward does so to save memory);
+4. between which an op stands that communicates in an unknown way: nothing is known to be the same behind it.
 
 Limits: collectives other than all-gathers are not merged.
 """
@@ -130,6 +131,11 @@ class _Draft:
         returned = [n for n in served if not index.output_storages.isdisjoint(index.storages[n])]
         if returned and not index.output_storages.isdisjoint(index.storages[launch]):
             return Reason.of("both_returned", node=index.names[returned[0]])
+        first = min(keep, *(index.launches[n].waits[0] for n in served))
+        last = max(launch, index.launches[launch].waits[0])
+        between = next((b for b in index.barriers if first < b < last), None)
+        if between is not None:
+            return Reason.of("behind_barrier", node=index.names[between])
         # Asked last: what it holds counts from then on.
         over = self.headroom.hold(keep, launch) if self.headroom is not None else 0
         if over:

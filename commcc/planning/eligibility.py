@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from commcc.graph.index import GraphIndex
 
 _REDUCTIONS = (Kind.REDUCE_SCATTER, Kind.ALL_REDUCE)
+_SHARDED = (Kind.ALL_GATHER, Kind.REDUCE_SCATTER)
 _BUCKETED = (Kind.ALL_GATHER, Kind.REDUCE_SCATTER, Kind.ALL_REDUCE)
 
 
@@ -53,6 +54,9 @@ def eligible(
         # Tags decide when the graph has any, else identification; buckets are told apart from what has no such role.
         tagged = collective.launch in index.tags or collective.launch in index.merged_from
         has_role = tagged if index.tags else is_taggable(collective) or collective.derived == "bucket"
+        if not has_role and not index.tags and collective.at_end and collective.kind in _SHARDED:
+            gathers = collective.kind is Kind.ALL_GATHER
+            left.append(LeftOut(collective.launch, Reason.of("made_of_several" if gathers else "made_into_others")))
         if collective.kind not in _BUCKETED or not has_role:
             continue
         reason = _obstacle(index, collective, written)

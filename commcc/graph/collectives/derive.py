@@ -2,7 +2,9 @@
 
 param-derived
     Every path backwards from the input reaches graph inputs through ops that need only that one
-    input (casts, views, padding with constants), and there is exactly one such input.
+    input (casts, views, padding with constants), and there is exactly one such input. Where the graph says which of
+    its inputs are parameters, also what several of them, or one and scales, are made into before it is gathered (a
+    weight cast to float8, a weight with its norm), by ops that neither compute products nor communicate.
 terminal-derived
     Every path forwards from the wait reaches graph outputs, or is written over graph inputs, through one-input
     ops. A second reduction on the way (HSDP: replicate and shard group, in either order), also one of a bucket
@@ -55,6 +57,28 @@ def walk_back(index: GraphIndex, starts: tuple[int, ...], *, joining: bool = Fal
         fresh = [p for p in index.data_preds[node] if p not in seen]
         seen.update(fresh)
         stack.extend(fresh)
+    return Source(tuple(sorted(inputs)), tuple(sorted(chain)))
+
+
+def made_of_inputs(index: GraphIndex, starts: tuple[int, ...]) -> Source | None:
+    """Graph inputs that ``starts`` are made of by ops of any number of operands, of which none is a compute node,
+    communicates, writes or does more than its result; None when one does.
+    """
+    inputs: set[int] = set()
+    chain: set[int] = set()
+    stack = list(starts)
+    while stack:
+        node = stack.pop()
+        if node in inputs or node in chain:
+            continue
+        if index.ops[node] == "placeholder":
+            inputs.add(node)
+            continue
+        does_more = index.compute[node] or node in index.stays or node in index.writes or node in index.host_syncs
+        if does_more or node in index.launches or node in index.wait_of:
+            return None
+        chain.add(node)
+        stack.extend(index.data_preds[node])
     return Source(tuple(sorted(inputs)), tuple(sorted(chain)))
 
 

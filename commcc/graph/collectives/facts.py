@@ -23,6 +23,7 @@ class Collective:
     derived: ``param`` (a gather of exactly one parameter), ``terminal`` (a reduction that only leads
     to outputs), ``bucket`` (a gather of several parameters) or None.
     stands_for: how many collectives were merged into this one; 1 for a plain one.
+    at_end: of the dataflow: no compute node comes before a gather, or after another collective.
     unknown: a size of what it sends or receives has no number, so that its bytes are at least those that are counted.
     """
 
@@ -43,6 +44,7 @@ class Collective:
     chain: tuple[int, ...] = ()
     stands_for: int = 1
     unknown: bool = False
+    at_end: bool = False
 
     @property
     def wire_bytes(self) -> int:

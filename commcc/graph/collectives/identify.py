@@ -6,10 +6,11 @@ from collections import Counter, deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from commcc.base.terms import Kind, Role
-from commcc.graph.collectives.derive import Sink, Source, fed_by_scatter, walk_back, walk_forward
+from commcc.graph.collectives.derive import Sink, Source, fed_by_scatter, made_of_inputs, walk_back, walk_forward
 from commcc.graph.collectives.facts import Collective, GroupFacts, Identification
 from commcc.graph.collectives.owner import module_of
-from commcc.graph.collectives.pieces import REDUCTIONS, Pieces
+from commcc.graph.collectives.pieces import REDUCTIONS, Pieces, operands
+from commcc.graph.ops.views import GATHERING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -97,6 +98,7 @@ def _collective(context: _Context, number: int, launch: Launch) -> Collective:
         anchor=verdict.anchor,
         chain=verdict.chain,
         stands_for=len(index.merged_from.get(number, ())) or verdict.stands_for,
+        at_end=not (context.after_compute if launch.kind is Kind.ALL_GATHER else context.before_compute)[number],
         unknown=not index.estimates.unknown.isdisjoint((number, *launch.inputs)) or (not sent_bytes and None in sent),
     )
 
@@ -126,7 +128,7 @@ def _told_by_ends(context: _Context, number: int, launch: Launch) -> _Verdict | 
     if launch.kind is Kind.ALL_GATHER:
         source = walk_back(context.index, launch.inputs, joining=True)
         if source is None:
-            return None
+            return _prepared(context, number, launch)
         if source.inputs and all(map(context.may_be_parameter, source.inputs)):
             return _gather(context.index, launch, source)
     elif launch.kind in REDUCTIONS:
@@ -197,6 +199,30 @@ def _gather(index: GraphIndex, launch: Launch, source: Source) -> _Verdict:
         return _Verdict(Role.FSDP, evidence, "bucket", source.inputs[0], source.chain, len(names))
     steps = f"through {len(source.chain)} op{'s' if len(source.chain) != 1 else ''}" if source.chain else "directly"
     return _Verdict(Role.FSDP, f"gathers {names[0]} {steps}", "param", source.inputs[0], source.chain)
+
+
+def _prepared(context: _Context, number: int, launch: Launch) -> _Verdict | None:
+    """Of a gather of what several parameters, or a parameter and scales, were made into. None where the graph does not
+    say what its parameters are: activations that a backward is given look the same.
+    """
+    index = context.index
+    if not context.has_parameters or context.after_compute[number]:
+        return None
+    source = made_of_inputs(index, launch.inputs)
+    parameters = [node for node in source.inputs if context.may_be_parameter(node)] if source is not None else []
+    if source is None or not parameters:
+        return None
+    others = [index.tensors[node] for node in source.inputs if node not in parameters]
+    if not all(tensor is not None and tensor.numel == 1 for tensor in others):
+        return None
+    joined = [len(operands(index, node)) for node in source.chain if index.ops[node] in GATHERING]
+    if joined or len(launch.inputs) > 1:
+        return _gather(index, launch, source)._replace(stands_for=max([*joined, len(launch.inputs)]))
+    sizes = {node: tensor.bytes for node in parameters if (tensor := index.tensors[node]) is not None}
+    anchor = max(parameters, key=lambda node: (sizes.get(node, 0), -node))
+    more = len(source.inputs) - 1
+    evidence = f"gathers {index.names[anchor]} with {more} other input{'s' if more != 1 else ''}"
+    return _Verdict(Role.FSDP, evidence, "param", anchor, source.chain)
 
 
 def _gradient(index: GraphIndex, number: int, launch: Launch, sink: Sink) -> _Verdict:

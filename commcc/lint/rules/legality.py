@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from commcc.graph.ops.collective_table import WAIT
+from commcc.graph.ops.collective_table import LAUNCHING, WAIT
 from commcc.graph.ops.libraries import fenced
 from commcc.lint.options import NoOptions
 from commcc.lint.types import Finding, Rule, Severity
@@ -29,6 +29,11 @@ def illegal_graph(subject: Subject, options: NoOptions) -> Iterator[Finding]:
     return iter(())
 
 
+_FUNCTIONAL = "use the functional collectives of torch.ops._c10d_functional"
+#: Of functional ops that are no collectives, as messages between two ranks.
+_ACCEPT = "commcc plans around it, and only collectives can be moved; --ignore unknown-communication accepts that"
+
+
 def unknown_communication(subject: Subject, options: NoOptions) -> Iterator[Finding]:
     """Every node that communicates in a way that commcc does not understand."""
     del options
@@ -43,7 +48,7 @@ def unknown_communication(subject: Subject, options: NoOptions) -> Iterator[Find
         yield Finding(
             f"'{index.names[node]}' ({op}) {does}: nothing is moved across it, and its time and bytes are not counted",
             subject.spots(node),
-            remedy="use the functional collectives of torch.ops._c10d_functional",
+            remedy=_ACCEPT if op.partition(".")[0] in LAUNCHING else _FUNCTIONAL,
         )
 
 

@@ -147,8 +147,8 @@ def form(options: Bucket, context: PlanContext) -> BucketResult:
         best = never_worse(context, search, none, best)
     merged = {m for bucket in best.buckets for m in bucket.members}
     left += [LeftOut(c.launch, Reason.of("does_not_pay")) for c in taken if c.launch not in merged]
-    remarks = () if best.buckets else ("no merge makes the step shorter under this cost model",)
-    return BucketResult(best.buckets, tuple(left), search.report(none, best), remarks)
+    why = "no merge makes the step shorter under this cost model" if taken else "no collective can be merged"
+    return BucketResult(best.buckets, tuple(left), search.report(none, best), () if best.buckets else (why,))
 
 
 class Search:
