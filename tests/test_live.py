@@ -504,6 +504,7 @@ def train(jobs, folder, ranks=2):
     todo.write_text(json.dumps(jobs))
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", str(WORKER)]
     known = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "PYTHONFAULTHANDLER": "1"}
+    known["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # else each rank starts processes that load PyTorch
     for _ in range(2):
         done = subprocess.run(
             [*command, str(todo), str(folder)],

@@ -192,7 +192,7 @@ def samples_of(info: Any) -> Iterable[Any]:
     for dtype in (torch.float32, torch.int64, torch.bool):
         # Some are for other devices, or cannot be made here.
         with contextlib.suppress(Exception):
-            yield from islice(info.sample_inputs("cpu", dtype), 4) if info.supports_dtype(dtype, "cpu") else ()
+            yield from islice(info.sample_inputs("cpu", dtype), 2) if info.supports_dtype(dtype, "cpu") else ()
 
 
 @pytest.mark.full
