@@ -98,6 +98,29 @@ def test_copies_are_not_paid_for_nothing(name):
     assert step_ns(program, "bucket{groups=all},reorder", BANDWIDTH) > step_ns(program, "reorder", BANDWIDTH)
 
 
+NO_OTHER = "there is no other that it may be merged with"
+NO_OTHER_HERE = f"{NO_OTHER} on its side of 'isend_default', across which nothing moves"
+
+
+@pytest.mark.parametrize(
+    ("weights", "buckets", "left"),
+    [("a", 0, [NO_OTHER]), ("ab", 0, [NO_OTHER_HERE, NO_OTHER_HERE]), ("abc", 1, [NO_OTHER_HERE])],
+)
+def test_what_has_nothing_to_be_merged_with_is_said(weights, buckets, left):
+    """Alone of its kind, or on its side of an op that communicates in an unknown way; latency would be saved."""
+    b = GraphBuilder()
+    given = [b.placeholder(name, (64, 128)) for name in weights]
+    x = b.placeholder("x", (128, 128))
+    for weight in given:
+        x = b.call(aten.mm.default, x, b.gather(weight, 2, "0"))
+        if weight is given[0]:
+            b.call(torch.ops._c10d_functional.isend.default, x, 1, 0, "1")
+    program = b.program([x], {"0": 2, "1": 2})
+    (step,) = run(program, [Bucket(strategy="auto", effort=8, groups="all")], model=LATENCY).steps
+    assert step.report["buckets"] == buckets
+    assert [str(each.reason) for each in step.plan.left_out] == left
+
+
 @pytest.mark.parametrize("model", ["h100", "a100,slowdown=1.2,share_link=all", "cpu,launch_us=40", "h100,fused=no"])
 @pytest.mark.parametrize("seed", range(3))
 def test_never_slower_and_within_the_budget(seed, model):

@@ -45,6 +45,8 @@ WORDS = {
     "module_unknown": "its module is not known",
     "no_entry": "no entry covers {module}",
     "does_not_pay": "merging it does not pay",
+    "no_other": "there is no other that it may be merged with",
+    "no_other_here": "there is no other that it may be merged with on its side of '{node}', across which nothing moves",
     "no_partner": "nothing to merge it with",
     "no_room": "no bucket has room for it",
     "no_place": "no merge leaves the compute that hides it in its place",

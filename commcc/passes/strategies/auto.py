@@ -42,17 +42,16 @@ from typing import TYPE_CHECKING
 from commcc.base.errors import OptionError
 from commcc.base.gc_pause import no_collection
 from commcc.base.progress import detail
-from commcc.base.reasons import Reason
 from commcc.base.record import Record
 from commcc.base.terms import MIB, Kind
 from commcc.passes.reorder import Reorder
 from commcc.passes.strategies.choices import BY_BLOCK, CAPS, Choice, Rung, ladder, with_rung
 from commcc.passes.strategies.making import Making
-from commcc.passes.strategies.results import BucketResult
+from commcc.passes.strategies.results import BucketResult, unmerged
 from commcc.passes.strategies.uneven import BEGIN_WITHIN, NEVER, UNEVEN, improved, improved_from_several, rank
 from commcc.passes.strategies.written import never_worse
 from commcc.plan import Bucket as PlannedBucket
-from commcc.plan import LeftOut, Merging
+from commcc.plan import Merging
 from commcc.planning.bucket_model import AUTO, CASTS_FIRST, COALESCED, COPY, key_of, size_of
 from commcc.planning.eligibility import eligible, select_groups
 
@@ -145,8 +144,7 @@ def form(options: Bucket, context: PlanContext) -> BucketResult:
     with no_collection():
         none, best = search.run()
         best = never_worse(context, search, none, best)
-    merged = {m for bucket in best.buckets for m in bucket.members}
-    left += [LeftOut(c.launch, Reason.of("does_not_pay")) for c in taken if c.launch not in merged]
+    left += unmerged(context.index, taken, best.buckets, options.multi_dtype)
     why = "no merge makes the step shorter under this cost model" if taken else "no collective can be merged"
     return BucketResult(best.buckets, tuple(left), search.report(none, best), () if best.buckets else (why,))
 
@@ -204,7 +202,7 @@ class Search:
 
     def _other_forms_pay(self, best: Tried) -> bool:
         """Whether buckets without copies may make the step shorter: not where copies and launches take next to nothing
-        of the compute stream, nor where it waits for collectives, which take as long without copies or longer.
+        of the compute stream, nor, on large graphs, where it waits for collectives, which take as long or longer then.
         """
         if self.options.effort == 1:  # which is no merging
             return False
@@ -215,8 +213,8 @@ class Search:
         spent = full - least + len(self.taken) * self.costs.launch_ns
         if spent * 1000 < best.step_ns * _SPENT:
             return False
-        _, busy = self._busiest(best)
-        return full * 1000 > best.step_ns * (1000 - _WAITING) or busy * 1000 < best.step_ns * _BUSY
+        busy = self._busiest(best)[1] * 1000 >= best.step_ns * _BUSY
+        return len(self.index) < _LARGE or not busy or full * 1000 > best.step_ns * (1000 - _WAITING)
 
     def _casts_first(self, best: Tried) -> Tried:
         """The same buckets, with casts in front of what is put side by side where that takes less and the step becomes

@@ -10,25 +10,28 @@ merged wait stands at the first member's wait. A strategy may ask for another pl
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from commcc.base.errors import OptionError
+from commcc.base.reasons import Reason
 from commcc.base.record import Record
 from commcc.base.terms import Kind
 from commcc.plan import Bucket as PlannedBucket
-from commcc.planning.bucket_model import AUTO, COALESCED, SIDE_BY_SIDE, BucketModel, Form, Member
+from commcc.plan import LeftOut
+from commcc.planning.bucket_model import AUTO, COALESCED, SIDE_BY_SIDE, BucketModel, Form, Member, key_of
 from commcc.planning.merge_cost import MergeCost
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from commcc.base.reasons import Reason
     from commcc.graph.collectives import Collective
     from commcc.graph.index import GraphIndex
     from commcc.passes.base import PlanContext
     from commcc.passes.bucket import Bucket
-    from commcc.plan import Before, LeftOut, Move
+    from commcc.plan import Before, Move
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,30 @@ class BucketResult:
     remarks: tuple[str, ...] = ()
     moves: tuple[Move, ...] = ()
     before: tuple[Before, ...] = ()
+
+
+def unmerged(
+    index: GraphIndex, taken: Sequence[Collective], buckets: Sequence[PlannedBucket], multi_dtype: bool
+) -> list[LeftOut]:
+    """Candidates that are in none of the buckets: merging does not pay, or there is nothing to merge them with.
+
+    multi_dtype: as the option of ``bucket``.
+    """
+    merged = {member for bucket in buckets for member in bucket.members}
+    sides = {c.launch: bisect_left(index.barriers, c.launch) for c in taken}
+    keys = {c.launch: key_of(c, multi_dtype) for c in taken}
+    alike, near = Counter(keys.values()), Counter((keys[launch], side) for launch, side in sides.items())
+    left: list[LeftOut] = []
+    for launch, key in keys.items():
+        why = Reason.of("does_not_pay")
+        if alike[key] == 1:
+            why = Reason.of("no_other")
+        elif near[key, sides[launch]] == 1:
+            barrier = index.barriers[max(0, sides[launch] - 1)]
+            why = Reason.of("no_other_here", node=index.names[barrier])
+        if launch not in merged:
+            left.append(LeftOut(launch, why))
+    return left
 
 
 def bucket_of(
