@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from importlib import metadata
@@ -299,6 +300,11 @@ def test_reader_of_stdout_goes_away():
     assert done.stderr == ""
 
 
+def heard():
+    """Interrupts are ignored by all that a shell starts in the background, and so by its children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_an_interrupt_while_pytorch_is_loaded(tmp_path):
     """PyTorch's C++ code swallows it, and fails in other ways later."""
     (tmp_path / "torch.py").write_text(
@@ -308,7 +314,8 @@ def test_an_interrupt_while_pytorch_is_loaded(tmp_path):
     )
     code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from commcc.cli.main import entry; entry()"
     graph = next((Path(__file__).parents[1] / "sample_graphs").glob("tiny_*.gz"))
-    done = subprocess.run([sys.executable, "-c", code, "inspect", graph], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", code, "inspect", graph]
+    done = subprocess.run(command, capture_output=True, text=True, preexec_fn=heard, check=False)
     assert (done.returncode, done.stdout, done.stderr.strip()) == (130, "", "")
 
 
@@ -325,6 +332,7 @@ def test_an_interrupt_while_a_model_is_captured(tmp_path):
         capture_output=True,
         text=True,
         start_new_session=True,
+        preexec_fn=heard,
         timeout=60,
         check=False,
     )
