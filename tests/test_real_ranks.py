@@ -172,8 +172,12 @@ def test_each_sample_in_some_ways(ranks, tmp_path):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("ranks", "name"), [(ranks, name) for ranks, names in SAMPLES_FOR.items() for name in names])
+@pytest.mark.parametrize(
+    ("ranks", "name"),
+    [(ranks, name) for ranks, names in SAMPLES_FOR.items() for name in names if not name.endswith("_fw")],
+)
 def test_each_sample_in_every_way(ranks, name, tmp_path):
+    """But for forwards, which have fewer kinds of collectives than their backwards."""
     jobs, did = zip(*(rewritten(name, way, tmp_path) for way in ways_of(name)), strict=True)
     all_equal(ranks, list(jobs), tmp_path)
     done = dict(zip(ways_of(name), did, strict=True))
