@@ -278,14 +278,17 @@ def test_of_buckets_as_fast_those_with_short_runs_of_compute(tried, expected):
     assert search._spread(none, best).choice[1].cap == (16 if expected is None else expected)
 
 
-def test_other_forms_are_tried_where_compute_fills_the_step():
-    """Of its own, the strategy looks beyond copies where these cost something, and only there."""
+def test_other_forms_are_tried_where_compute_fills_the_step(monkeypatch):
+    """Of its own, the strategy looks beyond copies where these cost something, and on small graphs."""
     program = sample("tiny_llama_fsdp4_bw")
 
     def reports(model):
         forms = [replace(AUTO, form=form) for form in ("own", "copy")]
         return [run(program, [options], model=model).steps[0].report for options in forms]
 
+    own, copies = reports(LATENCY)
+    assert own["coalesced"] and own["scheduled_step_ms"]["merged"] < copies["scheduled_step_ms"]["merged"]
+    monkeypatch.setattr("commcc.passes.strategies.auto._LARGE", 1)
     waiting, alike = reports(LATENCY)  # for collectives, so that copies are free
     assert waiting == alike
     own, copies = reports(load_model("h100"))
