@@ -7,11 +7,11 @@ import torch
 
 from commcc.base.errors import InputError
 from commcc.base.terms import Kind
-from commcc.ep.concrete import symbols_of
 from commcc.passes.ep_chunk import EpChunk
 from commcc.run.forms import from_preset
 from commcc.run.pipeline import run
 from commcc.serialization import load, save
+from commcc.serialization.shapes import symbols_of
 from commcc.timing.cost import load_model
 from tests.captured_steps import captured
 from tests.chunk_graphs import plan_of

@@ -297,7 +297,7 @@ def test_twenty_steps_through_inductor(tmp_path):
 @pytest.mark.full
 @pytest.mark.ranks
 @ranks
-def test_adapters_and_convolutions_through_inductor(tmp_path):
+def test_adapters_through_inductor_and_convolutions_op_by_op(tmp_path):
     """Most parameters of the one are frozen; the other has statistics of batches in buffers."""
     jobs = [
         {"model": model, "inner": inner, "steps": 10, "options": {"pipeline": PIPELINE, "on_refusal": "raise"}}

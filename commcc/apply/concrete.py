@@ -18,9 +18,10 @@ import torch
 from torch import fx
 
 from commcc.base.errors import InternalError
-from commcc.ep.concrete import Sizes, holds, is_guard, only_sizes, symbols_of, told
+from commcc.ep.concrete import Sizes, holds, is_guard, only_sizes, told
 from commcc.graph.annotations import HINTS
 from commcc.graph.copying import copy_node, with_modules
+from commcc.serialization.shapes import symbols_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

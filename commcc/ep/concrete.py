@@ -24,7 +24,7 @@ from commcc.graph.index.hints import SizeHints
 from commcc.graph.ops.libraries import ARITHMETIC
 from commcc.graph.ops.sizes import ASKING, ASSERTED, RANGES
 from commcc.serialization.propagate import context_of
-from commcc.serialization.shapes import input_sizes, requires_grad_of
+from commcc.serialization.shapes import input_sizes, requires_grad_of, symbols_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -69,23 +69,6 @@ def recorded_sizes(program: Program) -> dict[str, int]:
     # The number of a size that data decides was one of many.
     backed = {name: number for name, number in sizes.items() if not name.startswith("u")}
     return {name: number for name, number in backed.items() if number is not None and 0 < number <= LARGEST}
-
-
-def symbols_of(value: Any) -> set[str]:
-    """Names of the symbols in a value: a scalar, a tensor's sizes, strides and offset, or a nest of these."""
-    names: set[str] = set()
-
-    def look(leaf: Any) -> Any:
-        if isinstance(leaf, _SCALARS):
-            names.update(str(symbol) for symbol in leaf.node.expr.free_symbols)
-        elif isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided:
-            for size in (*leaf.shape, *leaf.stride(), leaf.storage_offset()):
-                if not isinstance(size, int):
-                    look(size)
-        return leaf
-
-    tree_map(look, value)
-    return names
 
 
 class Sizes:

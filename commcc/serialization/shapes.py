@@ -34,6 +34,7 @@ from torch.fx.experimental import sym_node
 from torch.fx.experimental.sym_node import SymNode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._dtype_abbrs import dtype_abbrs
+from torch.utils._pytree import tree_map
 from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges
 
@@ -265,6 +266,23 @@ def symbols_in(shape_env: ShapeEnv, names: Iterable[sympy.Symbol]) -> Mapping[st
             int(hint) if hint is not None and hint.is_Integer else None,
         )
     return dict(sorted(out.items(), key=lambda item: (item[0].rstrip("0123456789"), len(item[0]), item[0])))
+
+
+def symbols_of(value: Any) -> set[str]:
+    """Names of the symbols in a value: a scalar, a tensor's sizes, strides and offset, or a nest of these."""
+    names: set[str] = set()
+
+    def look(leaf: Any) -> Any:
+        if isinstance(leaf, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            names.update(str(symbol) for symbol in leaf.node.expr.free_symbols)
+        elif isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided:
+            for size in (*leaf.shape, *leaf.stride(), leaf.storage_offset()):
+                if not isinstance(size, int):
+                    look(size)
+        return leaf
+
+    tree_map(look, value)
+    return names
 
 
 def input_sizes(graph: fx.Graph) -> Iterator[tuple[str, torch.SymInt]]:

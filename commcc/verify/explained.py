@@ -50,8 +50,11 @@ class Explainer(State):
 
     def arithmetic(self, node: fx.Node, path: str, arguments: dict[str, Any]) -> Size | None:
         """The value of integer arithmetic, None for anything else; its ``val`` may name it, and is to say the same."""
-        size = self._computed(path, arguments)
-        wrong = "" if size is None else self.symbols.define(node.meta.get("val"), size)
+        size, val = self._computed(path, arguments), node.meta.get("val")
+        if size is None:
+            return None
+        self.symbols.define(val, size)
+        wrong = self.symbols.mistake(val, size)
         if wrong:
             self.event("value", node, f"its val says {wrong}", ("val", size, wrong))
         return size

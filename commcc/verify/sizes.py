@@ -409,22 +409,21 @@ class Symbols:
             self._table.plain_metas[alike] = meta
         return meta
 
-    def define(self, val: Any, size: Size) -> str:
-        """Bind the symbol that ``val`` consists of, if it is one and still free, to what its node computes.
-
-        What ``val`` gets wrong otherwise, in words; empty when nothing is.
-        """
+    def define(self, val: Any, size: Size) -> None:
+        """Bind the symbol that ``val`` consists of, if it is one and still free, to what its node computes."""
         name = _symbol_name(val)
-        if name is not None and name not in self._bound:
-            self._bound[name] = size
-        elif isinstance(val, torch.SymInt) or type(val) is int:
-            said = self.size_or(val, size)
-            # What the tracer knew of symbols may tell a size that is a number, though nothing here says so.
-            if (isinstance(said, int) == isinstance(size, int)) and _differs(size, said):
-                less = said - size
-                by = f"{less} less" if less > 0 else f"{-less} more"
-                return f"{val}, it is {size if isinstance(size, int) else by}"
-        return ""
+        if name is not None:
+            self._bound.setdefault(name, size)
+
+    def mistake(self, val: Any, size: Size) -> str:
+        """What a ``val`` gets wrong of a size, in words; empty when nothing is."""
+        said = self.size_or(val, size) if isinstance(val, (int, torch.SymInt)) else size
+        # What the tracer knew of symbols may tell a size that is a number, though nothing here says so.
+        if isinstance(said, int) != isinstance(size, int) or not _differs(size, said):
+            return ""
+        less = said - size
+        by = f"{less} less" if less > 0 else f"{-less} more"
+        return f"{val}, it is {size if isinstance(size, int) else by}"
 
     def size(self, value: int | torch.SymInt) -> Size:
         """A size in a ``val``; raises :class:`Undecidable` for what is not integer arithmetic."""

@@ -61,17 +61,16 @@ def unmerged(
     sides = {c.launch: bisect_left(index.barriers, c.launch) for c in taken}
     keys = {c.launch: key_of(c, multi_dtype) for c in taken}
     alike, near = Counter(keys.values()), Counter((keys[launch], side) for launch, side in sides.items())
-    left: list[LeftOut] = []
-    for launch, key in keys.items():
-        why = Reason.of("does_not_pay")
+
+    def why(launch: int) -> Reason:
+        key, side = keys[launch], sides[launch]
         if alike[key] == 1:
-            why = Reason.of("no_other")
-        elif near[key, sides[launch]] == 1:
-            barrier = index.barriers[max(0, sides[launch] - 1)]
-            why = Reason.of("no_other_here", node=index.names[barrier])
-        if launch not in merged:
-            left.append(LeftOut(launch, why))
-    return left
+            return Reason.of("no_partner")
+        if near[key, side] == 1:
+            return Reason.of("no_partner_here", node=index.names[index.barriers[max(0, side - 1)]])
+        return Reason.of("does_not_pay")
+
+    return [LeftOut(launch, why(launch)) for launch in keys if launch not in merged]
 
 
 def bucket_of(

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any
 
 import sympy
 import torch
-from torch.utils import _pytree as pytree
 
 from commcc.serialization.pt2.archive import Pt2Carrier, read_json
 from commcc.serialization.pt2.checks import is_known
 from commcc.serialization.pt2.schema import union
 from commcc.serialization.pt2.zip_files import open_zip
+from commcc.serialization.shapes import symbols_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -86,19 +86,13 @@ def contract(program: Program, fixed: Mapping[str, Any] | None = None) -> dict[s
         facts["rules that PyTorch checks it by"] = rules
     facts["guards"] = list(carrier.document["guards_code"])
     ranges = carrier.document["range_constraints"]
-    for symbol in dict.fromkeys((*ranges, *_symbols(program.graph))):
+    # PyTorch does not load what names a symbol without a range.
+    used = symbols_of([node.meta.get("val") for node in program.graph.nodes])
+    for symbol in dict.fromkeys((*ranges, *sorted(used))):
         facts[f"range of '{symbol}'"] = ranges.get(symbol)
     facts.update(_sizes(program.graph, fixed or {}))
     facts.update(_stored(carrier))
     return facts
-
-
-def _symbols(graph: fx.Graph) -> list[str]:
-    """All that sizes in the graph are made of. PyTorch does not load what names one without a range."""
-    leaves = pytree.tree_leaves([node.meta.get("val") for node in graph.nodes])
-    sizes = (size for leaf in leaves for size in (leaf.shape if isinstance(leaf, torch.Tensor) else (leaf,)))
-    exprs = dict.fromkeys(size.node.expr for size in sizes if isinstance(size, torch.SymInt))
-    return sorted({symbol.name for expr in exprs for symbol in expr.free_symbols})
 
 
 def _sizes(graph: fx.Graph, fixed: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
