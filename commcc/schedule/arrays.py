@@ -67,6 +67,13 @@ def records(count: int, fields: tuple[str, ...]) -> Records:
     return np.zeros(count, _record_of(fields)).view(np.recarray)
 
 
+def one_record(fields: tuple[str, ...], known: Mapping[str, int]) -> Records:
+    """A single record in which these fields are known and the others 0; setting them one by one takes ten times as
+    long.
+    """
+    return np.array([known.get(field, 0) for field in fields], np.int64).view(_record_of(fields)).view(np.recarray)
+
+
 @cache
 def _record_of(fields: tuple[str, ...]) -> np.dtype[np.void]:
     return np.dtype((np.record, [(name, np.int64) for name in fields]))

@@ -28,10 +28,11 @@ import numpy as np
 
 from commcc.base.jit import compiled, kernel
 from commcc.schedule.curve import number_at
-from commcc.schedule.heaps import pop, push, put_back, refuse
+from commcc.schedule.heaps import pop, put_back, refuse
 from commcc.schedule.ready import add_position, next_position
 from commcc.schedule.steps import begin, crowds, make_way, may, run, too_late
-from commcc.schedule.walk import AWAITED, CLOSED, DUE, ENDING, EXPIRING, LATEST, REFUSED, Walk, walk_along
+from commcc.schedule.urgency import add_urgent, most_urgent, next_urgent
+from commcc.schedule.walk import AWAITED, CLOSED, DUE, ENDING, EXPIRING, REFUSED, Walk, walk_along
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,14 +76,18 @@ def schedule(
 
     until: once the step is sure to be longer than so many ns, what is left stays as it is in ``base``.
     """
-    walk = walk_along(problem.graph, np.asarray(base, np.int64), problem.bounds(limits))
-    clock = walk.clock[0]
-    clock.target, clock.lead_permille, clock.own_permille = policy.target_ns, policy.lead_permille, policy.own_permille
-    clock.most_run, clock.bring = policy.most_run, policy.bring
-    clock.queue_permille = policy.queue_permille
-    clock.spare = max(0, int(clock.budget)) * policy.spare_permille // 1000
-    if until is not None:
-        clock.until = until
+    bounds = problem.bounds(limits)
+    aims = {
+        "target": policy.target_ns,
+        "lead_permille": policy.lead_permille,
+        "own_permille": policy.own_permille,
+        "most_run": policy.most_run,
+        "bring": policy.bring,
+        "queue_permille": policy.queue_permille,
+        "spare": max(0, bounds[0]) * policy.spare_permille // 1000,
+        "until": -1 if until is None else until,
+    }
+    walk = walk_along(problem.graph, np.asarray(base, np.int64), bounds, aims)
     fill(problem.graph, walk)
     order: Ints = walk.places.order[: len(base)].copy()
     return order
@@ -124,12 +129,12 @@ def _land(walk: Walk) -> None:
     while walk.heaps.sizes[AWAITED] and walk.heaps.keys[AWAITED, 0] <= clock.now:
         place = pop(walk.heaps, AWAITED)[1]
         if not walk.places[place].done:
-            push(walk.heaps, LATEST, walk.nodes[walk.places[place].node].latest, place)
+            add_urgent(walk.urgent, place)
             add_position(walk.ready, place)
     while walk.heaps.sizes[CLOSED] and walk.heaps.keys[CLOSED, 0] <= clock.front:
         mine = walk.nodes[pop(walk.heaps, CLOSED)[1]]
         if not mine.done:
-            push(walk.heaps, LATEST, mine.latest, mine.position)
+            add_urgent(walk.urgent, mine.position)
 
 
 @compiled
@@ -220,17 +225,15 @@ def _run_together(graph: Graph, walk: Walk, launch: int, begin: int, end: int) -
 @compiled
 def _urgent(graph: Graph, walk: Walk) -> int:
     """Rule 2: the node to run next; -1 for none."""
-    chosen = -1
-    while chosen < 0 and _due(walk.heaps, LATEST, walk.clock[0].now, _URGENT):
-        key, place = pop(walk.heaps, LATEST)
-        if walk.places[place].done:
-            continue
-        if may(graph, walk, walk.places[place].node, 0):
-            chosen = walk.places[place].node
-        else:
-            refuse(walk.heaps, key, place)
-    put_back(walk.heaps, LATEST)
-    return chosen
+    rank, urgent = most_urgent(walk.urgent), walk.urgent
+    for _ in range(_URGENT):
+        if rank < 0 or urgent.latest[urgent.places[rank]] > walk.clock[0].now:
+            break
+        node = walk.places[urgent.places[rank]].node
+        if may(graph, walk, node, 0):
+            return int(node)
+        rank = next_urgent(urgent, rank)
+    return -1
 
 
 @compiled
@@ -263,9 +266,9 @@ def _holds_up(graph: Graph, walk: Walk, node: int) -> bool:
         pop(walk.heaps, AWAITED)
     if not length or not walk.heaps.sizes[AWAITED]:
         return False
-    arrival, expected = walk.heaps.keys[AWAITED, 0], walk.nodes[walk.places[walk.heaps.places[AWAITED, 0]].node]
+    arrival, latest = walk.heaps.keys[AWAITED, 0], walk.urgent.latest[walk.heaps.places[AWAITED, 0]]
     idle = arrival - now
-    late = now + length - max(arrival, expected.latest)
+    late = now + length - max(arrival, latest)
     return bool(idle < length and late > idle)
 
 

@@ -9,7 +9,8 @@ from commcc.schedule.arrays import first_from
 from commcc.schedule.heaps import pop, push
 from commcc.schedule.live import begin_live, hoist, ran
 from commcc.schedule.ready import add_position, drop_position
-from commcc.schedule.walk import AWAITED, CLOSED, DUE, ENDING, EXPIRING, LATEST, Walk
+from commcc.schedule.urgency import add_urgent, drop_urgent, sort_by_latest
+from commcc.schedule.walk import AWAITED, CLOSED, DUE, ENDING, EXPIRING, Walk
 
 if TYPE_CHECKING:
     from commcc.schedule.arrays import Graph
@@ -27,12 +28,13 @@ def begin(graph: Graph, walk: Walk) -> None:
         if facts.placeholder and mine.unwaited:  # in flight at the start
             mine.arrival = facts.transfer
             clock.flying += facts.bytes
-        mine.latest = clock.target - facts.tail - facts.compute_ns * clock.own_permille // 1000
+        walk.urgent.latest[place] = clock.target - facts.tail - facts.compute_ns * clock.own_permille // 1000
         clock.left += facts.compute_ns
         if facts.stream >= 0:
             walk.stream_left[facts.stream] += facts.transfer
         places[place + 1].progress = places[place].progress + facts.compute_ns
         places[place + 1].computed = places[place].computed + facts.compute
+    sort_by_latest(walk.urgent)
     needs(graph, walk)
     windows(graph, walk)
     due(graph, walk)
@@ -69,7 +71,7 @@ def _offer(graph: Graph, walk: Walk, node: int) -> None:
         push(walk.heaps, CLOSED, mine.opens, node)
     else:
         # A launch ahead of its place is the business of rules 1 and 2, all else of 2 and 3.
-        push(walk.heaps, LATEST, mine.latest, mine.position)
+        add_urgent(walk.urgent, mine.position)
         add_position(walk.ready, mine.position)
 
 
@@ -83,6 +85,7 @@ def run(graph: Graph, walk: Walk, node: int) -> None:
     clock.placed += 1
     walk.nodes[node].done = 1
     drop_position(walk.ready, walk.nodes[node].position)
+    drop_urgent(walk.urgent, walk.nodes[node].position)
     clock.computed += facts.compute
     ran(graph, walk, node)
     clock.now += facts.compute_ns
@@ -100,7 +103,9 @@ def run(graph: Graph, walk: Walk, node: int) -> None:
         walk.stream_left[facts.stream] -= facts.transfer
         if mine.unwaited:
             clock.flying += facts.bytes
-            mine.air = 1
+            walk.places[clock.air].air = node
+            clock.air += 1
+            mine.air = clock.air
             if clock.prefetch >= 0:
                 push(walk.heaps, EXPIRING, clock.computed + max(clock.prefetch, facts.between), node)
     if facts.waited >= 0:
@@ -132,7 +137,7 @@ def _waited(graph: Graph, walk: Walk, launch: int) -> None:
     if mine.unwaited:
         return
     clock.flying -= graph.nodes[launch].bytes
-    mine.air = 0
+    _land(walk, launch)
     still = 0
     for k in range(clock.crowded):
         other = walk.places[k].crowded
@@ -142,6 +147,19 @@ def _waited(graph: Graph, walk: Walk, launch: int) -> None:
         else:
             push(walk.heaps, DUE, walk.nodes[other].due, walk.nodes[other].position)
     clock.crowded = still
+
+
+@compiled
+def _land(walk: Walk, launch: int) -> None:
+    """Take it from the list of what is in flight, where it is there; the last one takes its place."""
+    clock, at = walk.clock[0], walk.nodes[launch].air - 1
+    if at < 0:
+        return
+    clock.air -= 1
+    last = walk.places[clock.air].air
+    walk.places[at].air = last
+    walk.nodes[last].air = at + 1
+    walk.nodes[launch].air = 0
 
 
 @compiled
@@ -182,20 +200,21 @@ def make_way(graph: Graph, walk: Walk, node: int) -> None:
 @compiled
 def _wait_for_one(graph: Graph, walk: Walk) -> bool:
     """Wait for what arrives first; whether there was anything that could be waited for."""
-    last, last_place = -1, -1
+    last, before = -1, -1
     while True:
         # The next one to arrive; few are asked for.
-        place, arrival = -1, 1 << 62
-        for k in range(len(graph.launches)):
-            mine = walk.nodes[graph.launches[k]]
-            later = mine.arrival > last or (mine.arrival == last and k > last_place)
-            if mine.air and later and mine.arrival < arrival:
-                place, arrival = k, mine.arrival
-        if place < 0:
+        launch, arrival = -1, 1 << 62
+        for k in range(walk.clock[0].air):
+            other = walk.places[k].air
+            lands = walk.nodes[other].arrival
+            later = lands > last or (lands == last and other > before)
+            if later and (lands < arrival or (lands == arrival and other < launch)):
+                launch, arrival = other, lands
+        if launch < 0:
             return False
-        if _wait_for(graph, walk, graph.launches[place]):
+        if _wait_for(graph, walk, launch):
             return True
-        last, last_place = arrival, place
+        last, before = arrival, launch
 
 
 @compiled

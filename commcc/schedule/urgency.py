@@ -1,0 +1,104 @@
+"""What can run, by how soon it has to; kernels.
+
+When a node has to run at the latest is known before the first one runs, so places are sorted by it once, and what can
+run is a set of ranks: a heap would take and give back what the limits refuse, step after step.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from commcc.base.jit import compiled
+from commcc.schedule.ready import add_position, drop_position, next_position, no_positions
+
+if TYPE_CHECKING:
+    from commcc.schedule.arrays import Ints
+
+#: Bits that are sorted by at a time.
+_DIGIT = 12
+
+
+class Urgency(NamedTuple):
+    """latest: by place, when it has to run. places: by rank. ranks: by place. waiting: the ranks of what can run; none
+    of them is before ``first[0]``. other, counts: for sorting.
+    """
+
+    latest: Ints
+    places: Ints
+    ranks: Ints
+    waiting: Ints
+    first: Ints
+    other: Ints
+    counts: Ints
+
+
+def urgency(count: int) -> Urgency:
+    """Of so many places, of which nothing is known."""
+    latest, places, ranks, other = np.empty((4, count), np.int64)
+    counts = np.empty((1 << _DIGIT) + 1, np.int64)
+    return Urgency(latest, places, ranks, no_positions(count), np.zeros(1, np.int64), other, counts)
+
+
+@compiled
+def sort_by_latest(of: Urgency) -> None:
+    """Ranks of all places; those that have to run at the same time in their own order."""
+    count, least, most = len(of.latest), 0, 0
+    for place in range(count):
+        of.places[place] = place
+        least = min(least, of.latest[place])
+        most = max(most, of.latest[place])
+    shift = 0
+    while (most - least) >> shift:
+        _sort_by_digit(of, least, shift)
+        shift += _DIGIT
+    for rank in range(count):
+        of.ranks[of.places[rank]] = rank
+
+
+@compiled
+def _sort_by_digit(of: Urgency, least: int, shift: int) -> None:
+    """One round of a radix sort; what has the same digit stays as it stands."""
+    counts, count, last = of.counts, len(of.latest), (1 << _DIGIT) - 1
+    for digit in range(len(counts)):
+        counts[digit] = 0
+    for place in range(count):
+        counts[(((of.latest[place] - least) >> shift) & last) + 1] += 1
+    for digit in range(last):
+        counts[digit + 1] += counts[digit]
+    for rank in range(count):
+        place = of.places[rank]
+        digit = ((of.latest[place] - least) >> shift) & last
+        of.other[counts[digit]] = place
+        counts[digit] += 1
+    for rank in range(count):
+        of.places[rank] = of.other[rank]
+
+
+@compiled
+def add_urgent(of: Urgency, place: int) -> None:
+    """It can run now."""
+    rank = of.ranks[place]
+    of.first[0] = min(of.first[0], rank)
+    add_position(of.waiting, rank)
+
+
+@compiled
+def drop_urgent(of: Urgency, place: int) -> None:
+    """It has run."""
+    drop_position(of.waiting, of.ranks[place])
+
+
+@compiled
+def most_urgent(of: Urgency) -> int:
+    """The first rank of all that can run; -1 where nothing can."""
+    rank = next_position(of.waiting, of.first[0])
+    of.first[0] = rank if rank >= 0 else len(of.places)
+    return rank
+
+
+@compiled
+def next_urgent(of: Urgency, rank: int) -> int:
+    """The first rank after this one; -1 for none."""
+    return next_position(of.waiting, rank + 1)
