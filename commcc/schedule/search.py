@@ -17,8 +17,8 @@ Schedules are made of units (:mod:`commcc.schedule.folding`), which stand for on
 become longer than the best of its round is given up.
 
 The first round aims at the lower bound or below. Where the best step is then more than 0.5 % above the bound, what
-planners of buckets compare graphs by (:func:`glance`) is made too, of units and of nodes, as the step that they expect
-is to be kept. Where the best order is at the edge of the budget and more than 1 % above the bound, a round is made
+planners of buckets compare graphs by (:func:`glance`) is made too, of units and, where the graph has merged
+collectives, of nodes, as the step that they expect is to be kept. Where the best order is at the edge of the budget and more than 1 % above the bound, a round is made
 with launches closer to their waits; where the best step is more than 0.5 % above it, one that aims at the step that
 was reached: what need not be early then takes no memory early. Last, under the first of these two conditions, come
 rounds with a little less memory, for as long as each gains: the scheduler hoists what fits first, and what it could
@@ -30,7 +30,7 @@ shorter longest run of compute between two reduce-scatters wins, then what is le
 then the one that came first. No step longer than the graph's own is taken unless it saves memory above the budget. The
 search ends before its effort is used up where an order within the budget is at most 0.1 % above the lower bound and has
 no long run; a round ends where six schedules in a row made it no better, twelve where the best step is more than 1 %
-above the bound. Where the best order has a long run, it is made once more with launches closer to their waits: gathers
+above the bound and fewer than three others have the same step to the ns. Where the best order has a long run, it is made once more with launches closer to their waits: gathers
 that go far ahead take the turn of reduce-scatters. Runs of compute that are left then are cut where that does not make
 the step longer (:mod:`commcc.schedule.runs`), and compute moves from the longest runs to others
 (:mod:`commcc.schedule.evened`). Last, on graphs of fewer than 3000 nodes, nodes are moved together with what they need
@@ -107,6 +107,8 @@ _TIGHTER, _EDGE = (990, 995, 980), 980
 _FIRST = 2
 #: A round ends after this many schedules in a row without a gain, after twice as many far from the lower bound.
 _PATIENCE = 6
+#: That many orders with the very step of the best one end that: something other than the order stands in front of it.
+_TIES = 3
 #: On small graphs a round has more patience: until schedules of this many nodes in all brought no gain.
 _PATIENT_NODES = 3000
 #: The limit on prefetch is divided by this where runs of compute are long, and in a round under tight memory.
@@ -247,10 +249,11 @@ class _Search:
         patience = max(_PATIENCE, _PATIENT_NODES // max(1, len(problem.index)))
         fresh, first, idle = list(grid), self.tried, 0
         results: dict[Setting, Rank] = {}
+        ties = 0
         unused: list[Setting] = []
         best, best_rank = start, start.rank(problem, start, limits)
         while not self._over() and (fresh or unused):
-            if idle >= patience * (2 if self.far(_FARTHER) else 1):
+            if idle >= patience * (2 if self.far(_FARTHER) and ties < _TIES else 1):
                 break
             tried = self.tried - first
             explore = bool(fresh) and (tried < _FIRST or tried % 2 == 0 or not unused)
@@ -261,6 +264,7 @@ class _Search:
             rank = result.rank(problem, start, limits)
             if explore:
                 results[setting] = min(rank, results.get(setting, rank))
+            ties = ties + (result.step_ns == best.step_ns) if result.step_ns >= best.step_ns else 0
             if rank < best_rank:
                 # A gain in the rest of the step or in the peak only is kept, but does not keep the round going.
                 idle = 0 if rank[:4] < best_rank[:4] else idle
@@ -271,8 +275,9 @@ class _Search:
         return best
 
     def glance(self) -> None:
-        """What planners of buckets go by, of units and of all nodes: what they expect is to be kept."""
-        for problem in (self.units, self.problem):
+        """What planners of buckets go by; where there are buckets of all nodes too: what they expect is to be kept."""
+        merged = bool(self.problem.index.merged_from)
+        for problem in (self.units, self.problem) if merged else (self.units,):
             schedules = range(min(len(_GLANCED), self.effort - self.tried))
             if not self.far(_FAR) or not schedules:
                 return
