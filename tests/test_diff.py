@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import fx
 
 import commcc.graph.ops  # noqa: F401  registers the functional collectives
-from commcc.base.sequences import longest_increasing
+from commcc.base.sequences import longest_increasing, longest_increasing_length
 from commcc.diff import GraphDiff, diff
 from commcc.graph.program import META_KEY, NodeRecord, ProcessGroup, Program
 from commcc.passes.options import parse_pipeline
@@ -230,7 +230,7 @@ def test_longest_increasing(values):
     for value in values:
         place = bisect_left(tails, value)
         tails[place : place + 1] = [value]
-    assert len(picked) == len(tails)
+    assert len(picked) == len(tails) == longest_increasing_length(values)
 
 
 @given(st.permutations(list("abcdefg")))

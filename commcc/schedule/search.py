@@ -18,11 +18,11 @@ become longer than the best of its round is given up.
 
 The first round aims at the lower bound or below. Where the best step is then more than 0.5 % above the bound, what
 planners of buckets compare graphs by (:func:`glance`) is made too, of units and, where the graph has merged
-collectives, of nodes, as the step that they expect is to be kept. Where the best order is at the edge of the budget and more than 1 % above the bound, a round is made
-with launches closer to their waits; where the best step is more than 0.5 % above it, one that aims at the step that
-was reached: what need not be early then takes no memory early. Last, under the first of these two conditions, come
-rounds with a little less memory, for as long as each gains: the scheduler hoists what fits first, and what it could
-not hoist later may have gained more.
+collectives, of nodes, as the step that they expect is to be kept. Where the best order is at the edge of the budget and
+more than 1 % above the bound, a round is made with launches closer to their waits; where the best step is more than 0.5
+% above it, one that aims at the step that was reached: what need not be early then takes no memory early. Last, under
+the first of these two conditions, come rounds with a little less memory, for as long as each gains: the scheduler
+hoists what fits first, and what it could not hoist later may have gained more.
 
 An order that needs less memory above the budget wins, then the shorter simulated step: that of the graph that comes
 out, in which others may pay for fused chains. Steps are compared to 0.1 % of the lower bound; among equal ones the
@@ -30,12 +30,12 @@ shorter longest run of compute between two reduce-scatters wins, then what is le
 then the one that came first. No step longer than the graph's own is taken unless it saves memory above the budget. The
 search ends before its effort is used up where an order within the budget is at most 0.1 % above the lower bound and has
 no long run; a round ends where six schedules in a row made it no better, twelve where the best step is more than 1 %
-above the bound and fewer than three others have the same step to the ns. Where the best order has a long run, it is made once more with launches closer to their waits: gathers
-that go far ahead take the turn of reduce-scatters. Runs of compute that are left then are cut where that does not make
-the step longer (:mod:`commcc.schedule.runs`), and compute moves from the longest runs to others
-(:mod:`commcc.schedule.evened`). Last, on graphs of fewer than 3000 nodes, nodes are moved together with what they need
-or what needs them, at random, as far as that helps (:mod:`commcc.schedule.moves`): in all orders that were best, so
-that more effort stays no worse.
+above the bound and fewer than three others have the same step to the ns. Where the best order has a long run, it is
+made once more with launches closer to their waits: gathers that go far ahead take the turn of reduce-scatters. Runs of
+compute that are left then are cut where that does not make the step longer (:mod:`commcc.schedule.runs`), and compute
+moves from the longest runs to others (:mod:`commcc.schedule.evened`). Last, on graphs of fewer than 3000 nodes, nodes
+are moved together with what they need or what needs them, at random, as far as that helps
+(:mod:`commcc.schedule.moves`): in all orders that were best, so that more effort stays no worse.
 
 Where no order meets the budget, a few schedules are made under budgets that do not depend on it, and moves lower the
 peaks of all these orders step by step before they make them shorter. A smaller budget may still lead to another order.

@@ -33,9 +33,9 @@ PLACE = ("node", "order", "progress", "computed", "allocated", "done", "together
 #: By buffer: the positions that touch it are ``touches[first:end]``, less those at the end that ran; born: the
 #: first one, -1 for none.
 BUFFER = ("first", "end", "born", *SIZES)
-#: front: position in the base order of its first node that has not run. crowded, air: lengths of these lists. run: compute
-#: nodes since the last reduce-scatter. left: ns on the compute stream of what has not run. Then what the schedule aims
-#: at and its limits, -1 for none.
+#: front: position in the base order of its first node that has not run. crowded, air: lengths of these lists. run:
+#: compute nodes since the last reduce-scatter. left: ns on the compute stream of what has not run. Then what the
+#: schedule aims at and its limits, -1 for none.
 CLOCK = (
     *("front", "now", "flying", "computed", "placed", "crowded", "air", "run", "left"),
     *("most_run", "target", "lead_permille", "own_permille", "bring", "budget", "spare", "in_flight", "prefetch"),

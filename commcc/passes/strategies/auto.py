@@ -21,7 +21,8 @@ simulated. A bucketing is a cap on the bytes of a bucket for every key (kind, gr
    for more than a quarter of the step none, or ``effort`` of them, and the others if these gain something;
 7. casts before members are put side by side, in place of one cast behind, in all buckets or in the last ones;
 8. a quarter of ``effort`` with smaller buckets of other reduce-scatters, where merging made the longest run of compute
-   between two of them longer: what shortens it at no more than 0.1 % of the step is taken.
+   between two of them longer: what shortens it at no more than 0.1 % of the step is taken
+   (:mod:`commcc.passes.strategies.spread`).
 
 Peak memory within the budget comes first, then the step; a bucketing has to be 0.1 % shorter than one
 with fewer merges. What ranks them is their first schedules, one of them from an order in which only collectives moved;
@@ -43,11 +44,12 @@ from commcc.base.errors import OptionError
 from commcc.base.gc_pause import no_collection
 from commcc.base.progress import detail
 from commcc.base.record import Record
-from commcc.base.terms import MIB, Kind
+from commcc.base.terms import MIB
 from commcc.passes.reorder import Reorder
 from commcc.passes.strategies.choices import BY_BLOCK, CAPS, Choice, Rung, ladder, with_rung
 from commcc.passes.strategies.making import Making
 from commcc.passes.strategies.results import BucketResult, unmerged
+from commcc.passes.strategies.spread import GAIN, calmer, spread
 from commcc.passes.strategies.uneven import BEGIN_WITHIN, NEVER, UNEVEN, improved, improved_from_several, rank
 from commcc.passes.strategies.written import never_worse
 from commcc.plan import Bucket as PlannedBucket
@@ -95,10 +97,6 @@ _SPENT, _WAITING = 5, 100
 _SPARE = 2
 #: Quarters of the buckets, in graph order, that keep one cast for all while the others are cast first.
 _WITHOUT = (0, 2, 3)
-#: ``effort`` divided by this goes to buckets that make runs of compute shorter.
-_FEWER = 4
-#: More merges have to make the step shorter by more than this share.
-_GAIN = 1
 #: Bucketings whose first schedules are longer than those of no merging, or of the best one in another form, by at most
 #: this share may still win.
 _NEAR = 5
@@ -198,7 +196,7 @@ class Search:
         winners = [*winners[sure:], *(() if large else others)]
         spare = others[:_SPARE] if large else []
         best = self._casts_first(uneven)
-        return self._settled(none, list(dict.fromkeys([self._spread(none, best), best, uneven, *winners])), spare)
+        return self._settled(none, list(dict.fromkeys([spread(self, none, best), best, uneven, *winners])), spare)
 
     def _other_forms_pay(self, best: Tried) -> bool:
         """Whether buckets without copies may make the step shorter: not where copies and launches take next to nothing
@@ -230,40 +228,10 @@ class Search:
             buckets = tuple(cheaper[b.members] if b.members in chosen else b for b in best.buckets)
             tried = replace(best, choice=choice, buckets=buckets)
             tried = self.result(tried, glance(self.sketches.merged(buckets), self.limits, range(_SCHEDULES)))
-            shorter = tried.step_ns * 1000 <= best.step_ns * (1000 - _GAIN)
+            shorter = tried.step_ns * 1000 <= best.step_ns * (1000 - GAIN)
             if tried.over < best.over or (tried.over == best.over and shorter):
                 best = tried
         return best
-
-    def _spread(self, none: Tried, best: Tried) -> Tried:
-        """This bucketing; where merging made runs of compute longer one with smaller buckets of reduce-scatters: the
-        one with the shortest runs, of those as fast.
-        """
-        first, left = best, self.options.effort // _FEWER
-        for place, (key, rung) in enumerate(zip(self.keys, best.choice, strict=True)):
-            mib = self._mib(best, place) if rung.cap else 0
-            for cap in (0, *CAPS) if key[0] == Kind.REDUCE_SCATTER.value and rung.cap != UNEVEN else ():
-                if best.run > none.run and cap < mib and left:
-                    left -= 1
-                    best = _calmer([first, best, self._with_cap(best, place, cap)])
-        return best
-
-    def _with_cap(self, best: Tried, place: int, cap: int) -> Tried:
-        """The same buckets, but for those of one key."""
-        from commcc.apply.order import WaitsForItself
-        from commcc.schedule.search import glance
-
-        key_of_launch = {c.launch: key_of(c, self.options.multi_dtype) for c in self.taken}
-        alone = tuple(Rung(cap if at == place else 0, rung.form) for at, rung in enumerate(best.choice))
-        others = (bucket for bucket in best.buckets if key_of_launch[bucket.members[0]] != self.keys[place])
-        buckets = (*others, *self.making.of(self.keys, alone))
-        members = sum(len(bucket.members) for bucket in buckets)
-        try:
-            sketch = self.sketches.merged(buckets) if buckets else self.unmerged.units
-        except WaitsForItself:
-            return best
-        tried = replace(best, choice=with_rung(best.choice, place, cap=cap), buckets=buckets, members=members)
-        return self.result(tried, glance(sketch, self.limits, range(_SCHEDULES)))
 
     def _uneven(self, best: Tried) -> list[Tried]:
         """Bucketings like this one with other sizes on its busiest stream, best first; the same one alone where that
@@ -278,7 +246,7 @@ class Search:
             return improved(self, [best], stream, _SHAPES * effort) if filled else [best]
         if not filled:
             few, *_ = improved(self, [best], stream, effort)
-            if few.over == best.over and few.step_ns * 1000 > best.step_ns * (1000 - _GAIN):
+            if few.over == best.over and few.step_ns * 1000 > best.step_ns * (1000 - GAIN):
                 return [few]
         return improved_from_several(self, best, self._near(best, BEGIN_WITHIN), stream, _FROM_STARTS * effort)
 
@@ -341,7 +309,7 @@ class Search:
         large, bound = len(self.index) >= _LARGE, self.unmerged.bound
         if not winners:  # in few schedules; with more another one may win
             winners = sorted(self._near(none, _NEAR), key=rank)[:1]
-            enough = none.step_ns * (1000 - _GAIN)
+            enough = none.step_ns * (1000 - GAIN)
             sure = large and not none.over
             if all(sure and self.sketches.merged(t.buckets).bound * 1000 > enough for t in winners):
                 return none, none
@@ -349,9 +317,9 @@ class Search:
             return none, self._calmest(winners, spare)
         # No merging comes last: where it wins, that search is what ``reorder`` asks for next.
         best = self._calmest(list(dict.fromkeys(winners)), spare)
-        certain = large and not best.over and best.step_ns * 1000 <= bound * (1000 - _GAIN)
+        certain = large and not best.over and best.step_ns * 1000 <= bound * (1000 - GAIN)
         none = none if certain else self._with_effort(none, best)
-        better = best.over < none.over or best.step_ns * 1000 <= none.step_ns * (1000 - _GAIN)
+        better = best.over < none.over or best.step_ns * 1000 <= none.step_ns * (1000 - GAIN)
         return none, best if better and best.over <= none.over else none
 
     def _near(self, best: Tried, permille: int) -> list[Tried]:
@@ -360,14 +328,14 @@ class Search:
         return [t for t in within if t.step_ns * 1000 <= best.step_ns * (1000 + permille)]
 
     def _calmest(self, winners: Sequence[Tried], spare: Sequence[Tried]) -> Tried:
-        """See :func:`_calmer`, with the full effort of ``reorder``."""
+        """See :func:`calmer`, with the full effort of ``reorder``."""
         settled: list[Tried] = []
         for tried in (*winners, *spare):
             best = min(settled, key=lambda t: (t.over, t.step_ns), default=None)
-            shorter = best is None or tried.step_ns * 1000 <= best.step_ns * (1000 - _GAIN)
+            shorter = best is None or tried.step_ns * 1000 <= best.step_ns * (1000 - GAIN)
             if tried in winners or shorter:
                 settled.append(self._with_effort(tried, best))
-        return _calmer(settled)
+        return calmer(settled)
 
     def _with_effort(self, tried: Tried, best: Tried | None = None) -> Tried:
         """The same bucketing as ``reorder`` will schedule it, as far as it may be better than the best one."""
@@ -377,7 +345,7 @@ class Search:
         problem = self.unmerged
         if tried.buckets:
             problem = Problem(*merge(self.index, self.model, Merging(tried.buckets)))
-        hopeless = None if best is None or best.over else best.step_ns * (1000 + 2 * _GAIN) // 1000
+        hopeless = None if best is None or best.over else best.step_ns * (1000 + 2 * GAIN) // 1000
         return self.result(tried, search_once(problem, self.limits, Reorder().effort, hopeless))
 
     def _climb(self, best: Tried, place: int, forms: Sequence[str]) -> Tried:
@@ -392,12 +360,12 @@ class Search:
         for up in (True, False):
             before: Tried | None = None
             while before is not best and self.judged < self.effort:
-                before, cap = best, self._mib(best, place)
+                before, cap = best, self.mib(best, place)
                 rungs = [rung for rung in self.ladders[place] if (rung > cap if up else rung < cap)]
                 best = self._first_other(best, place, rungs if up else rungs[::-1])
         return best
 
-    def _mib(self, tried: Tried, place: int) -> float:
+    def mib(self, tried: Tried, place: int) -> float:
         """The cap of one key, in MiB; of buckets by block their mean size, 0 where blocks have none of this key."""
         rung = tried.choice[place]
         if rung.cap != BY_BLOCK:
@@ -424,7 +392,7 @@ class Search:
             return best
         if candidate.over != best.over:
             return min(candidate, best, key=lambda t: t.over)
-        gain = best.step_ns * _GAIN // 1000 if candidate.members > best.members else 0
+        gain = best.step_ns * GAIN // 1000 if candidate.members > best.members else 0
         return candidate if (candidate.step_ns + gain, candidate.members) < (best.step_ns, best.members) else best
 
     def _try(self, choice: Choice) -> Tried:
@@ -489,10 +457,3 @@ class Search:
             unequal_tried=self.unequal,
             scheduled_step_ms={"unmerged": none.step_ns / 1e6, "merged": best.step_ns / 1e6},
         )
-
-
-def _calmer(settled: Sequence[Tried]) -> Tried:
-    """Of the shortest steps within the budget the one with the shortest runs of compute."""
-    least = min(settled, key=lambda t: (t.over, t.step_ns))
-    as_fast = [t for t in settled if t.over == least.over and t.step_ns * 1000 <= least.step_ns * (1000 + _GAIN)]
-    return min(as_fast, key=lambda t: (t.run, t.step_ns, t.members))

@@ -1,0 +1,78 @@
+"""Shorter runs of compute between reduce-scatters, for steps that are as long.
+
+    best = spread(search, none, best)               # search: of strategy ``auto``
+
+Merging reduce-scatters makes fewer of them, and the compute between two of them longer: gradients leave late. Where
+the step does not need the merging of a key, its buckets are made smaller: none at all are tried first, as they need no
+copies, then caps in the middle of those that are left, since smaller buckets take longer and make shorter runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from commcc.base.terms import Kind
+from commcc.passes.strategies.choices import CAPS, Rung, with_rung
+from commcc.passes.strategies.uneven import UNEVEN
+from commcc.planning.bucket_model import key_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from commcc.passes.strategies.auto import Search, Tried
+
+#: Steps are as long where one is longer by no more than this share, in permille.
+GAIN = 1
+#: ``effort`` divided by this is tried at most; schedules of each.
+_FEWER, _SCHEDULES = 4, 4
+
+
+def spread(search: Search, none: Tried, best: Tried) -> Tried:
+    """This bucketing; where merging made runs of compute longer one with smaller buckets of reduce-scatters: the
+    one with the shortest runs, of those as fast. none: no merging.
+    """
+    first, left = best, search.options.effort // _FEWER
+    for place, (key, rung) in enumerate(zip(search.keys, best.choice, strict=True)):
+        if key[0] != Kind.REDUCE_SCATTER.value or rung.cap in (0, UNEVEN):
+            continue
+        mib = search.mib(best, place)
+        caps = [cap for cap in (0, *CAPS) if cap < mib]
+        middle = 0
+        while caps and best.run > none.run and left:
+            left -= 1
+            tried = _with_cap(search, best, place, caps[middle])
+            best = calmer([first, best, tried])
+            caps = caps[:middle] if as_fast(tried, first) else caps[middle + 1 :]
+            middle = len(caps) // 2
+    return best
+
+
+def _with_cap(search: Search, best: Tried, place: int, cap: int) -> Tried:
+    """The same buckets, but for those of one key."""
+    from commcc.apply.order import WaitsForItself
+    from commcc.schedule.search import glance
+
+    key_of_launch = {c.launch: key_of(c, search.options.multi_dtype) for c in search.taken}
+    alone = tuple(Rung(cap if at == place else 0, rung.form) for at, rung in enumerate(best.choice))
+    others = (bucket for bucket in best.buckets if key_of_launch[bucket.members[0]] != search.keys[place])
+    buckets = (*others, *search.making.of(search.keys, alone))
+    members = sum(len(bucket.members) for bucket in buckets)
+    try:
+        sketch = search.sketches.merged(buckets) if buckets else search.unmerged.units
+    except WaitsForItself:
+        return best
+    tried = replace(best, choice=with_rung(best.choice, place, cap=cap), buckets=buckets, members=members)
+    return search.result(tried, glance(sketch, search.limits, range(_SCHEDULES)))
+
+
+def calmer(settled: Sequence[Tried]) -> Tried:
+    """Of the shortest steps within the budget the one with the shortest runs of compute."""
+    least = min(settled, key=lambda t: (t.over, t.step_ns))
+    fast = [t for t in settled if as_fast(t, least)]
+    return min(fast, key=lambda t: (t.run, t.step_ns, t.members))
+
+
+def as_fast(tried: Tried, least: Tried) -> bool:
+    """Whether a step within the budget is no longer than the least one, or not by much."""
+    return tried.over == least.over and tried.step_ns * 1000 <= least.step_ns * (1000 + GAIN)
