@@ -252,6 +252,7 @@ class _Search:
         ties = 0
         unused: list[Setting] = []
         best, best_rank = start, start.rank(problem, start, limits)
+        told = 4 if self.best is start else 3
         while not self._over() and (fresh or unused):
             if idle >= patience * (2 if self.far(_FARTHER) and ties < _TIES else 1):
                 break
@@ -266,8 +267,9 @@ class _Search:
                 results[setting] = min(rank, results.get(setting, rank))
             ties = ties + (result.step_ns == best.step_ns) if result.step_ns >= best.step_ns else 0
             if rank < best_rank:
-                # A gain in the rest of the step or in the peak only is kept, but does not keep the round going.
-                idle = 0 if rank[:4] < best_rank[:4] else idle
+                # A gain in the rest of the step or in the peak only is kept, but does not keep the round going; nor
+                # does a shorter run in rounds behind the first, which are there for the step.
+                idle = 0 if rank[:told] < best_rank[:told] else idle
                 best, best_rank = result, rank
                 unused = sorted(results, key=results.__getitem__)
             elif explore and best is not start and setting not in unused:
