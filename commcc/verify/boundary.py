@@ -143,7 +143,7 @@ def compare_constants(pair: Pair) -> None:
             what = f"cannot be compared: {doubt}" if doubt else "is something else than in BEFORE"
             (pair.report.gap if doubt else pair.report.differs)("value", name, f"constant {what}")
         for trace, value in ((pair.before, was), (pair.after, now)):
-            if isinstance(value, Tensor) and trace.memory is not None and trace.memory.storages[value.root].writes:
+            if isinstance(value, Tensor) and trace.memory is not None and trace.memory.at(value.root).writes:
                 pair.changed = True
                 pair.report.differs("mutation", name, "this constant is written in one of the graphs only")
 

@@ -14,6 +14,7 @@ is the same only as itself.
 from __future__ import annotations
 
 from collections import defaultdict
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -134,8 +135,8 @@ def _together(memory: Memory, operands: list[Tensor]) -> Iterator[tuple[int, int
     """Pairs that are in one storage, or may be since one of them is a view only perhaps."""
     known: dict[int, list[int]] = defaultdict(list)
     for j, other in enumerate(operands):
-        near = {other.root, *memory.storages[other.root].linked}
-        for i in sorted(i for root in near & known.keys() for i in known[root]):
+        near = (at for root, at in known.items() if memory.together(root, other.root))
+        for i in sorted(chain.from_iterable(near)):
             if operands[i].root == other.root or operands[i].may_copy or other.may_copy:
                 yield i, j
         known[other.root].append(j)

@@ -71,7 +71,7 @@ class Explainer(State):
             if path not in EXTENTS:
                 return None
             tensor = arguments.get("self")
-            if not isinstance(tensor, Tensor) or tensor.shape is None or self.memory.storages[tensor.root].reshaped:
+            if not isinstance(tensor, Tensor) or tensor.shape is None or self.memory.at(tensor.root).reshaped:
                 return None
             return product(tensor.shape) if path == "aten.sym_numel.default" else tensor.shape[arguments["dim"]]
         except (Undecidable, IndexError, KeyError, TypeError):
@@ -92,7 +92,7 @@ class Explainer(State):
         elif path == f"{DETACH}.default":
             self.trace.detached.setdefault(result.content, node.name)
         elif path == "aten.lift.default":
-            self.memory.storages[result.root].lifted = True
+            self.memory.at(result.root).lifted = True
         if converts(path):
             operand = next((arguments[name] for name in _OPERANDS if name in arguments), None)
             self._note_cast(node, result.content, tensors_in(operand), arguments)

@@ -56,7 +56,7 @@ class Hidden:
 
     def written(self, values: Iterable[Opaque]) -> tuple[tuple[str, Any], ...]:
         """An argument that says what was written to what these may hold; empty where nothing was."""
-        roots = [tensor.root for tensor in self.reached_from(values) if self._memory.storages[tensor.root].writes]
+        roots = [tensor.root for tensor in self.reached_from(values) if self._memory.at(tensor.root).writes]
         versions = tuple(dict.fromkeys(map(self._memory.version, roots)))
         for version in versions:
             self._table.undecided.setdefault(version, _DOUBT)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from torch import fx
 
+    from commcc.verify.memory import Memory
     from commcc.verify.terms import Value
 
 #: What an op that copies is handed: what tells that it does not block, where it writes, what it copies.
@@ -71,11 +72,12 @@ class HostCopies:
             for operand in filter(_on_device, operands):
                 self._arrived(str(operand.meta.device))
 
-    def uses(self, roots: Iterable[int], written: Tensor) -> list[Copy]:
+    def uses(self, memory: Memory, written: Tensor) -> list[Copy]:
         """Copies that still fill or send these storages of the host, where what is written there is not a copy too."""
         if _on_device(written):
             return []
-        return [copies[root] for root in roots for copies in (self.coming, self.sending) if root in copies]
+        on_their_way = (self.coming, self.sending)
+        return [copy for copies in on_their_way for root, copy in copies.items() if memory.together(root, written.root)]
 
     def _arrived(self, device: str) -> None:
         for copies in (self.coming, self.sending):

@@ -276,11 +276,10 @@ def _take_off(state: State, node: fx.Node, value: Value, inputs: list[Tensor]) -
     results = tensors_in(value)
     key = ("launch", path_of(node.target), tuple(result.content for result in results))
     flight = Flight(node.name, key, tuple(inputs), len(results))
-    storages = state.memory.storages
     for result in results:
-        storages[result.root].filling.append((flight, result))
+        state.memory.fill(flight, result)
     for tensor in inputs:
-        storages[tensor.root].reading.append((flight, tensor))
+        state.memory.lend(flight, tensor)
 
 
 def wait(state: State, node: fx.Node) -> Value | None:
@@ -295,7 +294,7 @@ def wait(state: State, node: fx.Node) -> Value | None:
         return None
     if is_lazy(state, value):
         return None  # PyTorch waits for a copy, made on the spot, that nobody fills
-    storage = state.memory.storages[value.root]
+    storage = state.memory.at(value.root)
     waited = [use for use in state.memory.users(value, reading=False) if use[:2] in storage.filling]
     if not waited:
         state.trace.idle.append(node.name)
@@ -311,7 +310,7 @@ def wait(state: State, node: fx.Node) -> Value | None:
         storage.filling.remove((flight, part))
         flight.waits_left -= 1
         for tensor in flight.inputs if flight.waits_left <= 0 else ():
-            reading = state.memory.storages[tensor.root].reading
+            reading = state.memory.at(tensor.root).reading
             reading[:] = [use for use in reading if use[0] is not flight]
             for other, _, doubt in state.memory.users(tensor, reading=False):
                 text = f"launch '{flight.node}', which is waited for here, sends what '{other.node}' still fills"

@@ -59,12 +59,21 @@ class Flight:
 
 
 @dataclass(eq=False, slots=True)
+class Group:
+    """Storages that may be one. log: versions of what was written to any of them since they are together."""
+
+    members: list[int]
+    log: list[int] = field(default_factory=list)
+
+
+@dataclass(eq=False, slots=True)
 class Storage:
     """One storage: its owner, its version, and the launches that use it now.
 
     version: term of all writes, None before the first. content: its elements now, None when they are not known.
     filling, reading: launches in flight, each with the part of the storage that it fills or reads.
-    doubt: why writing here may write elsewhere as well. linked: other storages that may be this one.
+    doubt: why writing here may write elsewhere as well. group: storages that may be this one; seen: how much of its
+    log the version counts in, which is all where :meth:`Memory.at` gave the storage.
     reshaped: whether an op changed sizes of a tensor in it in place: they depend on when they are asked for.
     lifted: whether ``aten.lift`` gave a tensor in it a second name.
     """
@@ -76,7 +85,8 @@ class Storage:
     filling: list[tuple[Flight, Tensor]] = field(default_factory=list)
     reading: list[tuple[Flight, Tensor]] = field(default_factory=list)
     doubt: str = ""
-    linked: set[int] = field(default_factory=set)
+    group: Group | None = None
+    seen: int = 0
     reshaped: bool = False
     lifted: bool = False
 
@@ -110,17 +120,46 @@ class Memory:
 
     def __init__(self, table: Terms) -> None:
         self._table = table
-        self.storages: list[Storage] = []
+        self._storages: list[Storage] = []
+        # Storages that launches fill or read, and some that they did.
+        self._used: dict[int, Storage] = {}
+
+    def at(self, root: int) -> Storage:
+        """A storage, with all that was written to it."""
+        storage = self._storages[root]
+        group = storage.group
+        if group is not None and storage.seen < len(group.log):
+            # Most storages of a large group are never looked at again.
+            for version in group.log[storage.seen :]:
+                storage.version = self._table.intern((WRITE, self._version_of(storage), "linked", version))
+            storage.content, storage.writes = None, storage.writes + len(group.log) - storage.seen
+            storage.seen = len(group.log)
+        return storage
+
+    def used(self) -> dict[int, Storage]:
+        """Storages that launches in flight fill or read, by their roots."""
+        landed = [root for root, storage in self._used.items() if not (storage.filling or storage.reading)]
+        for root in landed:
+            del self._used[root]
+        return self._used
+
+    def fill(self, flight: Flight, result: Tensor) -> None:
+        """A launch fills a tensor from now on."""
+        self._used.setdefault(result.root, self._storages[result.root]).filling.append((flight, result))
+
+    def lend(self, flight: Flight, tensor: Tensor) -> None:
+        """A launch reads a tensor from now on."""
+        self._used.setdefault(tensor.root, self._storages[tensor.root]).reading.append((flight, tensor))
 
     def allocate(self, content: int, meta: Meta) -> Tensor:
         """A tensor that owns a new storage."""
-        tensor = Tensor(content, meta, len(self.storages))
-        self.storages.append(Storage(tensor))
+        tensor = Tensor(content, meta, len(self._storages))
+        self._storages.append(Storage(tensor))
         return tensor
 
     def current(self, tensor: Tensor) -> Tensor:
         """The tensor as it reads now: itself, or a load when its storage was written since it was made."""
-        storage = self.storages[tensor.root]
+        storage = self.at(tensor.root)
         if storage.writes == tensor.stamp:
             return tensor
         place = self.where(tensor)
@@ -167,31 +206,55 @@ class Memory:
 
     def link(self, roots: Iterable[int]) -> None:
         """Storages that may be one: from now on, a write to one is taken to be a write to each."""
-        every = {root for first in roots for root in (first, *self.storages[first].linked)}
-        for root in every:
-            self.storages[root].linked = every - {root}
+        groups: dict[int, Group] = {}
+        for root in dict.fromkeys(roots):
+            group = self._storages[root].group or Group([root])
+            groups.setdefault(id(group), group)
+        if not groups or (len(groups) == 1 and len(next(iter(groups.values())).members) == 1):
+            return
+        largest = max(groups.values(), key=lambda group: len(group.members))
+        for group in groups.values():
+            joining = [] if group is largest and len(group.members) > 1 else group.members
+            for storage in map(self.at, joining):
+                storage.group, storage.seen = largest, len(largest.log)
+            if group is not largest:
+                largest.members += group.members
+
+    def together(self, one: int, other: int) -> bool:
+        """Whether two storages are one, or may be."""
+        group = self._storages[one].group
+        return one == other or (group is not None and group is self._storages[other].group)
+
+    def first_together(self, root: int) -> int:
+        """The storage that stands for all that may be the same one."""
+        group = self._storages[root].group
+        return root if group is None else group.members[0]
 
     def coming(self, tensor: Tensor) -> bool:
         """Whether a launch may be filling the tensor's storage."""
-        storage = self.storages[tensor.root]
-        return bool(storage.filling or storage.linked)
+        storage = self._storages[tensor.root]
+        return bool(storage.filling or storage.group)
 
     def users(self, tensor: Tensor, *, reading: bool) -> list[tuple[Flight, Tensor, str]]:
         """Launches in flight that fill, or also read, what a tensor overlaps with, and why that is not certain."""
         users = []
-        storage = self.storages[tensor.root]
+        storage = self._storages[tensor.root]
         for flight, part in (*storage.filling, *(storage.reading if reading else ())):
             doubt = self.apart(part, tensor)
             if doubt is not None:
                 users.append((flight, part, doubt or flight.doubt))
-        for other in (self.storages[root] for root in storage.linked):
-            uses = (*other.filling, *(other.reading if reading else ()))
-            users.extend((flight, part, "memory that may be shared") for flight, part in uses)
+        if storage.group is not None:
+            for other in self.used().values():
+                uses = (*other.filling, *(other.reading if reading else ()))
+                if uses and other is not storage and other.group is storage.group:
+                    users.extend((flight, part, "memory that may be shared") for flight, part in uses)
         return users
 
     def version(self, root: int) -> int:
         """The term of all that was written to a storage, and what it held at first."""
-        storage = self.storages[root]
+        return self._version_of(self.at(root))
+
+    def _version_of(self, storage: Storage) -> int:
         if storage.version is not None:
             return storage.version
         return self._table.intern((INITIAL, storage.owner.content))
@@ -201,7 +264,7 @@ class Memory:
 
         content: what the tensor holds from now on, where that is known.
         """
-        storage = self.storages[tensor.root]
+        storage = self.at(tensor.root)
         at = self.where(tensor)
         before = self.version(tensor.root)
         storage.content = None if content is None or tensor.may_copy else self._filled(storage, at, content)
@@ -213,10 +276,9 @@ class Memory:
         else:
             storage.version = self._table.intern((INITIAL, storage.content))
         storage.writes += 1
-        for root in storage.linked:
-            other = self.storages[root]
-            other.version = self._table.intern((WRITE, self.version(root), "linked", storage.version))
-            other.content, other.writes = None, other.writes + 1
+        if storage.group is not None:
+            storage.group.log.append(storage.version)
+            storage.seen = len(storage.group.log)
         return storage.version
 
     def _filled(self, storage: Storage, at: Tensor, content: int) -> int | None:
@@ -231,20 +293,20 @@ class Memory:
 
     def runs(self, tensor: Tensor) -> list[Run]:
         """The runs of elements that a tensor is in its storage; :class:`Undecidable` when that cannot be told."""
-        owner = self.storages[tensor.root].owner
+        owner = self._storages[tensor.root].owner
         _check_apart(owner)
         return runs_of(self._table, self.where(owner).content, self.where(tensor).content)
 
     def first_of(self, root: int) -> int:
         """What owns a storage, as a term of its first elements."""
-        return self.storages[root].owner.content
+        return self._storages[root].owner.content
 
     def overlap(self, first: Tensor, second: Tensor) -> bool:
         """Whether two tensors share an element; :class:`Undecidable` when that cannot be told."""
         if first.root != second.root:
             return False
         places = self.where(first).content, self.where(second).content
-        owner = self.storages[first.root].owner
+        owner = self._storages[first.root].owner
         if places[0] == places[1] or self.where(owner).content in places:
             return True
         ends: list[tuple[int, int, int]] = []

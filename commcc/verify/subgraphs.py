@@ -143,7 +143,7 @@ class Body:
         """What is left in those of some values that are written: position and version."""
         memory = self.walk.memory
         tensors = [(at, value.root) for at, value in enumerate(values) if isinstance(value, Tensor)]
-        return tuple((at, memory.version(root)) for at, root in tensors if memory.storages[root].writes)
+        return tuple((at, memory.version(root)) for at, root in tensors if memory.at(root).writes)
 
     def _terms(self) -> Iterator[int]:
         """Terms of all steps and of what they are given."""

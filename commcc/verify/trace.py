@@ -195,7 +195,7 @@ class State:
     def arguments(self, node: fx.Node, *, read: bool = True) -> dict[str, Any]:
         """All arguments of a node by name, resolved, and read unless told otherwise."""
         operands = () if read else tuple(self.env[operand] for operand in node.all_input_nodes)
-        read = read or any(self.memory.storages[tensor.root].reshaped for tensor in all_tensors(operands))
+        read = read or any(self.memory.at(tensor.root).reshaped for tensor in all_tensors(operands))
         reader = node if read else None
         bound = bind(node, self.table.op(node.target).signature)
         for name, value in bound.items():
@@ -209,9 +209,9 @@ class State:
         """What a node's value is when another node reads it."""
         value = self.env[operand]
         if type(value) is Tensor:
-            storage = self.memory.storages[value.root]
+            storage = self.memory.at(value.root)
             if storage.writes == value.stamp:
-                if not (storage.filling or storage.linked or self.host.coming):
+                if not (storage.filling or storage.group or self.host.coming):
                     return value  # as nearly every operand is
                 return self.read(value, reader, operand.name)
             now = self.env[operand] = self.memory.current(value)
@@ -281,7 +281,7 @@ class State:
             self.saw(content, node.name)
         if base is None:
             return self.memory.allocate(content, meta)
-        return Tensor(content, meta, base.root, self.memory.storages[base.root].writes, base)
+        return Tensor(content, meta, base.root, self.memory.at(base.root).writes, base)
 
     def result(self, node: fx.Node, val: Any, term: int, bases: tuple[Tensor | None, ...]) -> Value:
         """The result of an op that is not explained, from its ``val``; ``bases``: what each part is a view of."""
@@ -402,9 +402,8 @@ class State:
     def leaves_in_flight(self) -> bool:
         """Whether an input or a constant is still filled when the graph ends, or a copy to the host is on its way."""
         outside = [*(value for _, value in self.trace.inputs), *self.trace.constants.values()]
-        storages = self.memory.storages
         return bool(self.host.coming) or any(
-            storages[tensor.root].filling for value in outside for tensor in tensors_in(value)
+            self.memory.at(tensor.root).filling for value in outside for tensor in tensors_in(value)
         )
 
     # Writing and working
@@ -424,11 +423,11 @@ class State:
         device, one copy after the other.
         """
         for place, tensor in enumerate(written):
-            storage = self.memory.storages[tensor.root]
+            storage = self.memory.at(tensor.root)
             for flight, _, doubt in self.memory.users(tensor, reading=True):
                 text = f"writes memory that launch '{flight.node}' still uses: its wait comes later"
                 self.event("mutation", node, text, ("write", flight.key, path_of(node.target)), doubt, flight.node)
-            for copy in () if crossing else self.host.uses((tensor.root, *storage.linked), tensor):
+            for copy in () if crossing else self.host.uses(self.memory, tensor):
                 text = f"writes memory that copy '{copy.node}' still uses: the host waits for it later"
                 self.event("mutation", node, text, ("write", copy.content, path_of(node.target)))
             if storage.doubt:
@@ -446,7 +445,7 @@ class State:
 
         Limits: of one storage, all parts are read by whoever reads one.
         """
-        read, env, storages = self.trace.read, self.env, self.memory.storages
+        read, env = self.trace.read, self.env
         live: set[fx.Node] = set()
         self.trace.hidden = self.hidden.stays
         inputs = (value for _, value in self.trace.inputs)
@@ -460,21 +459,21 @@ class State:
             live.update(used)
             # One of several results reads nothing of the others.
             for value in map(env.get, (node,) if is_getitem(node.target) else used):
-                if type(value) is Tensor and not storages[value.root].linked:
-                    read.add(value.root)
+                if type(value) is Tensor:
+                    read.add(self.memory.first_together(value.root))
                 else:
                     read.update(self.roots(value))
         self.trace.live.update(node.name for node in live)
 
     def roots(self, value: Any) -> Iterable[int]:
-        """The storages of all tensors in a value, and in what it is a part of, with those that may be the same."""
+        """The storages of all tensors in a value, and in what it is a part of: one for all that may be the same."""
         if type(value) is Tensor:
-            return (value.root, *self.memory.storages[value.root].linked)
+            return (self.memory.first_together(value.root),)
         held = value.base if isinstance(value, Opaque) and value.base is not None else value
-        roots = {root for part in all_tensors(held) for root in (part.root, *self.memory.storages[part.root].linked)}
+        tensors = all_tensors(held)
         if isinstance(value, Opaque):
-            roots.update(tensor.root for tensor in self.hidden.reached_from(self.hidden.found_in((value,))))
-        return roots
+            tensors = [*tensors, *self.hidden.reached_from(self.hidden.found_in((value,)))]
+        return {self.memory.first_together(tensor.root) for tensor in tensors}
 
     def _shows(self, node: fx.Node, read: set[int]) -> bool:
         """Whether an op does something that can be seen where the storages in ``read`` are read later."""

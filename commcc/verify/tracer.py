@@ -114,7 +114,7 @@ class Tracer(Explainer):
         if isinstance(val, (tuple, list)):
             value = Opaque(term)
         if name in self.table.in_flight and isinstance(value, Tensor):
-            self.memory.storages[value.root].filling.append((Flight(node.name, ("begun elsewhere", term)), value))
+            self.memory.fill(Flight(node.name, ("begun elsewhere", term)), value)
         self.trace.inputs.append((node.name, value))
         self.trace.metas[node.name] = self.symbols.meta_of(val, term) if isinstance(val, torch.Tensor) else UNKNOWN
         return value
@@ -123,11 +123,12 @@ class Tracer(Explainer):
         structure: list[str] = []
         self._leaves(node, node.args[0] if node.args else None, "", structure)
         self.trace.structure = "".join(structure)
-        for root, storage in enumerate(self.memory.storages):
+        for root, storage in sorted(self.memory.used().items()):
+            filled, begun = self.memory.first_together(root), len(self.trace.events)
             for flight, _ in storage.filling:
                 key = ("unwaited", flight.key)
-                if key not in [event.key for event in self.trace.events[-4:] if event.filled == root]:
-                    event = Event("wait", flight.node, "its result is never waited for", key, flight.doubt, root)
+                if key not in [event.key for event in self.trace.events[begun:][-4:]]:
+                    event = Event("wait", flight.node, "its result is never waited for", key, flight.doubt, filled)
                     self.trace.events.append(event)
 
     def _leaves(self, node: fx.Node, part: Any, path: str, structure: list[str]) -> None:
@@ -437,7 +438,7 @@ class Tracer(Explainer):
         if (known.storage_offset(), known.shape, known.stride()) == (held.storage_offset(), held.shape, held.stride()):
             return self.tensor(first.content, first.meta, node, first)
         for root in (first.root, value.root):
-            self.memory.storages[root].doubt = f"constants '{other}' and '{node.target}' share memory"
+            self.memory.at(root).doubt = f"constants '{other}' and '{node.target}' share memory"
         return value
 
     def _subgraph(self, module: fx.GraphModule, casting: bool) -> int:
