@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import random
 import textwrap
 
 import pytest
@@ -10,6 +11,9 @@ import torch
 
 from commcc.serialization.fx import parse_text
 from commcc.verify import verify
+from commcc.verify.memory import INITIAL, WRITE, Memory
+from commcc.verify.sizes import Meta
+from commcc.verify.terms import Terms
 from tests.verify_graphs import WORLD, Graph, aten, c10d, differs, proved, rules, texts, undecided
 
 
@@ -483,3 +487,41 @@ def test_a_lifted_tensor_has_the_sizes_of_its_operand_also_once_they_change_in_p
 
     assert verify(make(aten.lift.default), make(aten.alias.default)).status == "unproved"
     proved(make(aten.alias.default), make(aten.detach.default))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_storages_that_may_be_one_hold_what_was_written_to_each(seed):
+    """Whenever one is looked at, it is as if each write had been noted in all of them at once."""
+    draw, table = random.Random(seed), Terms()
+    memory = Memory(table)
+    tensors, linked, writes, versions = [], [], [], []
+    for step in range(120):
+        what = draw.choice(("allocate", "link", "write", "write", "look"))
+        if what == "allocate" or len(tensors) < 2:
+            content = table.intern(("input", f"a{step}"))
+            tensors.append(memory.allocate(content, Meta((4,), (1,), torch.float32, "cpu")))
+            linked.append({len(tensors) - 1})
+            versions.append(table.intern((INITIAL, content)))
+            writes.append(0)
+        elif what == "link":
+            roots = draw.sample(range(len(tensors)), draw.randint(1, min(4, len(tensors))))
+            memory.link(roots)
+            every = set().union(*(linked[root] for root in roots))
+            for root in every:
+                linked[root] = every
+        elif what == "write":
+            root = draw.randrange(len(tensors))
+            versions[root] = memory.write(tensors[root], table.intern(("op", step)), 0)
+            for other in linked[root] - {root}:
+                versions[other] = table.intern((WRITE, versions[other], "linked", versions[root]))
+            writes = [each + (at in linked[root]) for at, each in enumerate(writes)]
+        for root in draw.sample(range(len(tensors)), 1) if what == "look" else ():
+            assert memory.version(root) == versions[root]
+            assert memory.at(root).writes == writes[root]
+    for one in range(len(tensors)):
+        assert memory.version(one) == versions[one]
+        assert memory.at(one).writes == writes[one]
+        for other in range(len(tensors)):
+            assert memory.together(one, other) == (other in linked[one])
+            assert (memory.first_together(one) == memory.first_together(other)) == (other in linked[one])
+    assert sum(len(each) > 2 for each in linked) > 2
