@@ -100,7 +100,7 @@ def test_copies_are_not_paid_for_nothing(name):
 
 
 NO_OTHER = "nothing to merge it with"
-NO_OTHER_HERE = f"{NO_OTHER} on its side of 'isend_default', across which nothing moves"
+NO_OTHER_HERE = f"{NO_OTHER} on its side of 'all_to_all_single_default', across which nothing moves"
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_what_has_nothing_to_be_merged_with_is_said(weights, buckets, left):
     for weight in given:
         x = b.call(aten.mm.default, x, b.gather(weight, 2, "0"))
         if weight is given[0]:
-            b.call(torch.ops._c10d_functional.isend.default, x, 1, 0, "1")
+            b.call(torch.ops._c10d_functional_autograd.all_to_all_single.default, x, [64, 64], [64, 64], "1")
     program = b.program([x], {"0": 2, "1": 2})
     (step,) = run(program, [Bucket(strategy="auto", effort=8, groups="all")], model=LATENCY).steps
     assert step.report["buckets"] == buckets

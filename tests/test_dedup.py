@@ -280,7 +280,7 @@ def test_apply_refuses_plans_that_break_the_graph():
 
 
 def sends(f, x):
-    return f.b.call(c10d.isend.default, x, 1, 0, "1")
+    return f.b.call(torch.ops._c10d_functional_autograd.all_to_all_single.default, x, [4, 4], [4, 4], "1")
 
 
 @pytest.mark.parametrize("place", ["between the gathers", "between their waits", "behind both"])
@@ -301,7 +301,7 @@ def test_nothing_is_shared_across_an_op_that_communicates_in_an_unknown_way(plac
     after, plan = deduplicated(program, Dedup())
     assert bool(plan.rewrite.duplicates) == (place == "behind both")
     if place != "behind both":
-        assert str(plan.left_out[0].reason) == "stands behind 'isend_default', across which nothing moves"
+        assert str(plan.left_out[0].reason) == "stands behind 'all_to_all_single_default', across which nothing moves"
     assert verify(program, after).status == "proved"
 
 
