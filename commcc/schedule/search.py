@@ -18,11 +18,12 @@ become longer than the best of its round is given up.
 
 The first round aims at the lower bound or below. Where the best step is then more than 0.5 % above the bound, what
 planners of buckets compare graphs by (:func:`glance`) is made too, of units and, where the graph has merged
-collectives, of nodes, as the step that they expect is to be kept. Where the best order is at the edge of the budget and
-more than 1 % above the bound, a round is made with launches closer to their waits; where the best step is more than 0.5
-% above it, one that aims at the step that was reached: what need not be early then takes no memory early. Last, under
-the first of these two conditions, come rounds with a little less memory, for as long as each gains: the scheduler
-hoists what fits first, and what it could not hoist later may have gained more.
+collectives, of nodes, as the step that they expect is to be kept; not where nothing is merged and three other orders
+have the same step to the ns. Where the best order is at the edge of the budget and more than 1 % above the bound, a
+round is made with launches closer to their waits; where the best step is more than 0.5 % above it, one that aims at the
+step that was reached: what need not be early then takes no memory early. Last, under the first of these two conditions,
+come rounds with a little less memory, for as long as each gains: the scheduler hoists what fits first, and what it
+could not hoist later may have gained more.
 
 An order that needs less memory above the budget wins, then the shorter simulated step: that of the graph that comes
 out, in which others may pay for fused chains. Steps are compared to 0.1 % of the lower bound; among equal ones the
@@ -237,6 +238,8 @@ class _Search:
         self.late: SearchResult | None = None
         self.lines: dict[Limits, SearchResult] = {}
         self.tried = 0
+        # Whether something other than the order stands in front of a shorter step: see _TIES.
+        self.tied = False
         self.bests: list[SearchResult] = []
         # The best orders under other budgets, where none meets the one that is asked for.
         self.rungs: list[SearchResult] = []
@@ -274,11 +277,14 @@ class _Search:
                 unused = sorted(results, key=results.__getitem__)
             elif explore and best is not start and setting not in unused:
                 unused.append(setting)
+        self.tied = self.tied or ties >= _TIES
         return best
 
     def glance(self) -> None:
         """What planners of buckets go by; where there are buckets of all nodes too: what they expect is to be kept."""
         merged = bool(self.problem.index.merged_from)
+        if self.tied and not merged:
+            return
         for problem in (self.units, self.problem) if merged else (self.units,):
             schedules = range(min(len(_GLANCED), self.effort - self.tried))
             if not self.far(_FAR) or not schedules:
