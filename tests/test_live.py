@@ -343,15 +343,20 @@ def test_digests_are_of_what_all_ranks_share():
     assert digest.against(digest) == ""
 
 
+def entry(digest, *ranks):
+    """In the log of a rank, of a graph that it has in common with these."""
+    return json.dumps([f"{sum(1 << rank for rank in ranks):x}", digest.to_json()])
+
+
 def test_ranks_compare(store):
     program = sample()
     digest = digest_of(program, program, "s")
-    store.set("commcc/agreement/0/0", digest.to_json())
-    store.set("commcc/agreement/1/0", digest_of(program, program, "t").to_json())
+    store.set("commcc/agreement/0/0", entry(digest, 1))
+    store.set("commcc/agreement/1/0", entry(digest_of(program, program, "t"), 1))
     compare(digest, (1,), 0.05)  # is not counted
     compare(digest, (), 0.05)
     compare(digest, (0, 1), 5.0)
-    assert store.get("commcc/agreement/0/1").decode() == digest.to_json()
+    assert store.get("commcc/agreement/0/1").decode() == entry(digest, 0)
     with pytest.raises(AgreementError, match="rank 0 has not made the same of graph 7: it runs with 't'"):
         compare(digest, (0, 1), 5.0, "graph 7")
     with pytest.raises(AgreementError, match=r"rank 0 has not come to graph 8 in 0\.05 s"):
@@ -361,7 +366,7 @@ def test_ranks_compare(store):
 def test_a_compiled_graph_is_compared_once(store):
     program = sample()
     digest = digest_of(program, program, "s")
-    store.set("commcc/agreement/0/0", digest.to_json())
+    store.set("commcc/agreement/0/0", entry(digest, 1))
     call = live.checked(live.GraphOutcome(None, digest, (0, 1), 0.0), 5.0, lambda *args: args)
     assert call(1, 2) == (1, 2) and call(3) == (3,)
     assert not store.check(["commcc/agreement/1/1"])
