@@ -10,6 +10,7 @@ import sys
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -322,13 +323,20 @@ def test_a_group_stands_in_until_ranks_have_met(store, monkeypatch):
     monkeypatch.setattr(groups, "_register", registered.__setitem__)
     monkeypatch.setattr(groups._registry, "_resolve_process_group", lambda name: f"group {name}")
     monkeypatch.setattr(dist, "new_group", lambda ranks, **_: made.append(ranks) or "new")
-    monkeypatch.setattr(groups, "_ranks_of", {})
+    monkeypatch.setattr(groups, "_made", {})
+    known = {"new": None}
+    monkeypatch.setattr(groups._registry, "_world", SimpleNamespace(pg_map=known))
     groups.stand_in([group])
     assert registered == {"commcc/0/extra": "group 0"} and not made
     groups.make([group, group])
     assert registered == {"commcc/0/extra": "new"} and made == [[0, 1]]
     groups.stand_in([group])
     assert registered == {"commcc/0/extra": "new"}
+    known.clear()  # by destroy_process_group
+    groups.stand_in([group])
+    assert registered == {"commcc/0/extra": "group 0"} and len(made) == 1
+    groups.make([group])
+    assert len(made) == 2
 
 
 def test_digests_are_of_what_all_ranks_share():
