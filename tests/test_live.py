@@ -165,8 +165,9 @@ def test_one_line_and_both_graphs_are_kept(tmp_path, caplog):
         (graph_pass, {"pipeline": ["bucket"]}, "pipeline is text"),
         (graph_pass, {"cost": 1.5}, "cost is text, or a cost model"),
         (backend, {"agree": "no"}, "agree is True or False"),
-        (backend, {"agree_timeout_s": "60"}, "a number of seconds above 0, not '60'"),
-        (backend, {"agree_timeout_s": float("nan")}, "a number of seconds above 0, not nan"),
+        (backend, {"agree_timeout_s": "60"}, "a number of seconds above 0 and below 1e9, not '60'"),
+        (backend, {"agree_timeout_s": float("nan")}, "a number of seconds above 0 and below 1e9, not nan"),
+        (backend, {"agree_timeout_s": float("inf")}, "a number of seconds above 0 and below 1e9, not inf"),
         (by_name, {"gm": None, "example_inputs": (), "mode": "max-autotune"}, "takes no mode"),
     ],
 )
