@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections import Counter
 from dataclasses import replace
@@ -11,6 +12,7 @@ import pytest
 from commcc.base.errors import InputError
 from commcc.graph.ops import argument, collective_of
 from commcc.graph.structure import renamed
+from commcc.live import graph_pass
 from commcc.live.plans import apply, read_folder
 from commcc.passes.options import parse_pipeline
 from commcc.run.pipeline import run
@@ -74,3 +76,15 @@ def test_a_new_group_that_is_called_as_one_of_the_job(text, tmp_path):
     ranks = Counter(made.groups[argument(node, "group_name")].ranks for node in launches)
     assert ranks == {(0, 2): 41, (0, 1): 15}
     assert verify(job, made).status == "proved"
+
+
+def test_a_plan_that_is_not_applied_is_a_warning(tmp_path, caplog):
+    """Somebody counts on it, and a job shows no lines of level INFO unless it is told to."""
+    text = plan_text(run(sample(), parse_pipeline("bucket{groups=all}")))
+    edited, count = re.subn("kind: reduce_scatter", "kind: all_gather", text, count=1)
+    (tmp_path / "plan.yaml").write_text(edited)
+    with caplog.at_level(logging.WARNING, logger="commcc.live"):
+        made = graph_pass(plan=tmp_path).rewrite(sample().graph_module())
+    assert made.result is None and count == 1
+    said = r"graph 1 stays as it is: .*plan\.yaml:\d+: '.*' is no all_gather that can be merged"
+    assert re.search(said, caplog.text)

@@ -236,6 +236,8 @@ class GraphPass:
             error = bug(error, "the graph stays as it is, and on_refusal='raise' shows the traceback")
         if isinstance(error, InternalError):
             log.warning("graph %d: %s", self.graphs, error)
+        elif self.plans is not None:  # somebody decided it, and counts on it
+            log.warning("graph %d stays as it is: %s", self.graphs, error)
         return _Made(None, str(error))
 
     def _report(self, before: Program, result: RunResult | None) -> None:
