@@ -102,6 +102,6 @@ def store(monkeypatch):
     for name, value in facts.items():
         monkeypatch.setattr(dist, name, lambda value=value: value)
     monkeypatch.setattr(dist.distributed_c10d, "_get_default_store", lambda: made)
-    for counter in ("_NUMBERS", "_CALLS"):
-        monkeypatch.setattr(agreement, counter, iter(range(9)))
+    monkeypatch.setattr(agreement, "_LOG", agreement._Log())
+    monkeypatch.setattr(agreement, "_CALLS", iter(range(9)))
     return made

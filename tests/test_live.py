@@ -10,6 +10,7 @@ import sys
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -164,8 +165,9 @@ def test_one_line_and_both_graphs_are_kept(tmp_path, caplog):
         (graph_pass, {"pipeline": ["bucket"]}, "pipeline is text"),
         (graph_pass, {"cost": 1.5}, "cost is text, or a cost model"),
         (backend, {"agree": "no"}, "agree is True or False"),
-        (backend, {"agree_timeout_s": "60"}, "a number of seconds above 0, not '60'"),
-        (backend, {"agree_timeout_s": float("nan")}, "a number of seconds above 0, not nan"),
+        (backend, {"agree_timeout_s": "60"}, "a number of seconds above 0 and below 1e9, not '60'"),
+        (backend, {"agree_timeout_s": float("nan")}, "a number of seconds above 0 and below 1e9, not nan"),
+        (backend, {"agree_timeout_s": float("inf")}, "a number of seconds above 0 and below 1e9, not inf"),
         (by_name, {"gm": None, "example_inputs": (), "mode": "max-autotune"}, "takes no mode"),
     ],
 )
@@ -322,13 +324,20 @@ def test_a_group_stands_in_until_ranks_have_met(store, monkeypatch):
     monkeypatch.setattr(groups, "_register", registered.__setitem__)
     monkeypatch.setattr(groups._registry, "_resolve_process_group", lambda name: f"group {name}")
     monkeypatch.setattr(dist, "new_group", lambda ranks, **_: made.append(ranks) or "new")
-    monkeypatch.setattr(groups, "_ranks_of", {})
+    monkeypatch.setattr(groups, "_made", {})
+    known = {"new": None}
+    monkeypatch.setattr(groups._registry, "_world", SimpleNamespace(pg_map=known))
     groups.stand_in([group])
     assert registered == {"commcc/0/extra": "group 0"} and not made
     groups.make([group, group])
     assert registered == {"commcc/0/extra": "new"} and made == [[0, 1]]
     groups.stand_in([group])
     assert registered == {"commcc/0/extra": "new"}
+    known.clear()  # by destroy_process_group
+    groups.stand_in([group])
+    assert registered == {"commcc/0/extra": "group 0"} and len(made) == 1
+    groups.make([group])
+    assert len(made) == 2
 
 
 def test_digests_are_of_what_all_ranks_share():
@@ -343,15 +352,20 @@ def test_digests_are_of_what_all_ranks_share():
     assert digest.against(digest) == ""
 
 
+def entry(digest, *ranks):
+    """In the log of a rank, of a graph that it has in common with these."""
+    return json.dumps([f"{sum(1 << rank for rank in ranks):x}", digest.to_json()])
+
+
 def test_ranks_compare(store):
     program = sample()
     digest = digest_of(program, program, "s")
-    store.set("commcc/agreement/0/0", digest.to_json())
-    store.set("commcc/agreement/1/0", digest_of(program, program, "t").to_json())
+    store.set("commcc/agreement/0/0", entry(digest, 1))
+    store.set("commcc/agreement/1/0", entry(digest_of(program, program, "t"), 1))
     compare(digest, (1,), 0.05)  # is not counted
     compare(digest, (), 0.05)
     compare(digest, (0, 1), 5.0)
-    assert store.get("commcc/agreement/0/1").decode() == digest.to_json()
+    assert store.get("commcc/agreement/0/1").decode() == entry(digest, 0)
     with pytest.raises(AgreementError, match="rank 0 has not made the same of graph 7: it runs with 't'"):
         compare(digest, (0, 1), 5.0, "graph 7")
     with pytest.raises(AgreementError, match=r"rank 0 has not come to graph 8 in 0\.05 s"):
@@ -361,7 +375,7 @@ def test_ranks_compare(store):
 def test_a_compiled_graph_is_compared_once(store):
     program = sample()
     digest = digest_of(program, program, "s")
-    store.set("commcc/agreement/0/0", digest.to_json())
+    store.set("commcc/agreement/0/0", entry(digest, 1))
     call = live.checked(live.GraphOutcome(None, digest, (0, 1), 0.0), 5.0, lambda *args: args)
     assert call(1, 2) == (1, 2) and call(3) == (3,)
     assert not store.check(["commcc/agreement/1/1"])

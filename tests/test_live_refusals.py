@@ -32,11 +32,14 @@ def test_who_waits_is_told_that_a_rank_does_not_come(store, monkeypatch):
     with pytest.raises(InputError, match="nowhere"):
         backend(plan="nowhere")
     told = json.loads(store.get("commcc/agreement/0/1"))
-    assert "nowhere" in told["refused"]
+    assert told[0] == "1" and "nowhere" in told[1]
     with pytest.raises(InputError, match="nowhere"):
         backend(plan="nowhere", agree=False)
     agreement.refuse("a\n reason", (0, 1))
-    store.set("commcc/agreement/2/0", store.get("commcc/agreement/1/1"))
+    store.set("commcc/agreement/0/0", json.dumps(["2", "another reason"]))  # neither of the two came
+    store.set("commcc/agreement/1/0", json.dumps(["4", "for others"]))
+    store.set("commcc/agreement/2/0", json.dumps(["2", "of the second"]))
+    store.set("commcc/agreement/3/0", json.dumps(["6", "a reason"]))
     with pytest.raises(AgreementError, match=r"rank 1: rank 0 does not come to graph 2: a reason"):
         compare(digest, (0, 1), 5.0, "graph 2")
 
@@ -46,6 +49,18 @@ def test_who_waits_is_told_that_a_rank_does_not_come(store, monkeypatch):
     monkeypatch.setattr(type(store), "wait", gone)
     with pytest.raises(AgreementError, match=r"the store of torch\.distributed is gone while rank 0 was waited for"):
         compare(digest, (0, 1), 5.0)
+
+
+def test_stages_of_a_pipeline_have_other_graphs(store):
+    """Rank 0 has two graphs with rank 2, before and between those that both have; this rank has one with rank 3."""
+    common, last, other = (digest_of(sample(), sample(), words) for words in ("common", "last", "other"))
+    for number, (to, digest) in enumerate([("4", other), ("2", common), ("4", other), ("6", last)]):
+        store.set(f"commcc/agreement/{number}/0", json.dumps([to, digest.to_json()]))
+    compare(common, (0, 1), 5.0)
+    store.set("commcc/agreement/0/3", json.dumps(["2", other.to_json()]))
+    compare(other, (1, 3), 5.0)
+    store.set("commcc/agreement/0/2", json.dumps(["3", last.to_json()]))
+    compare(last, (0, 1, 2), 5.0)
 
 
 def test_a_graph_that_is_refused_is_told(request, tmp_path):
@@ -60,7 +75,7 @@ def test_a_graph_that_is_refused_is_told(request, tmp_path):
             with pytest.raises(MismatchError):
                 the_pass.rewrite(other.graph_module())
             assert store.check(["commcc/agreement/0/1"]) is agrees
-    assert "no plan was made for this graph" in json.loads(store.get("commcc/agreement/0/1"))["refused"]
+    assert "no plan was made for this graph" in json.loads(store.get("commcc/agreement/0/1"))[1]
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,8 @@
 
 Ranks that merged or ordered collectives differently would wait for each other for ever, or exchange the wrong
 tensors. They compare over the key-value store of ``torch.distributed``: no collective is launched, so that it works
-where one rank compiles and another has it compiled already.
+where one rank compiles and another has it compiled already. Each rank keeps a log there of its graphs and of the ranks
+in each, and reads in the logs of others what they have in common with it: stages of a pipeline have other graphs.
 
 A digest holds what is the same on every rank of a program that all of them run (:mod:`commcc.graph.structure`).
 Limits: graphs whose shapes differ by rank do not agree; ``agree=False`` leaves the comparison out.
@@ -16,7 +17,8 @@ from __future__ import annotations
 import itertools
 import json
 import time
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -27,12 +29,12 @@ from commcc.graph.ops import collective_of
 from commcc.graph.structure import structure_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
+    from commcc.base.terms import Json
     from commcc.graph.program import Program
     from commcc.graph.structure import Structure
 
-_NUMBERS = itertools.count()
 _CALLS = itertools.count()
 _PREFIX = "commcc/agreement"
 #: In place of a hash, of a graph that could not be read.
@@ -55,8 +57,8 @@ class Digest:
     after: str
     launches: int
 
-    def to_json(self) -> str:
-        return json.dumps([self.settings, self.before, self.after, self.launches])
+    def to_json(self) -> list[Json]:
+        return [self.settings, self.before, self.after, self.launches]
 
     def against(self, other: Digest) -> str:
         """The first thing that differs, in words; empty where nothing does."""
@@ -68,6 +70,20 @@ class Digest:
         if (self.after, self.launches) != (other.after, other.launches):
             return f"it made {other.launches} launches of the same graph, or another order; this one {self.launches}"
         return ""
+
+
+@dataclass
+class _Log:
+    """told: entries of this rank. read: entries that were read in the log of each other rank. due: how many of those
+    that it has in common with this rank are not read yet.
+    """
+
+    told: int = 0
+    read: Counter[int] = field(default_factory=Counter)
+    due: Counter[int] = field(default_factory=Counter)
+
+
+_LOG = _Log()
 
 
 def digest_of(before: Program, after: Program, settings: str, here: Structure | None = None) -> Digest:
@@ -96,8 +112,8 @@ def compare_all(settings: str, digests: Sequence[Digest], timeout_s: float) -> N
     for other in range(dist.get_world_size()):
         if other == rank:
             continue
-        said, texts = _wait(store, f"{_PREFIX}/all/{number}/{other}", other, "compare", timeout_s)
-        theirs = [Digest(*json.loads(text)) for text in texts]
+        said, made = _wait(store, f"{_PREFIX}/all/{number}/{other}", other, "compare", timeout_s)
+        theirs = [Digest(*each) for each in made]
         nothing = Digest(settings, "", "", 0).against(Digest(said, "", "", 0))
         known = (own[digest.before].against(digest) for digest in theirs if digest.before in own)
         different = nothing or next(filter(None, known), "")
@@ -111,7 +127,7 @@ def _wait(store: Any, key: str, other: int, what: str, timeout_s: float) -> Any:
     began, where = time.monotonic(), f"rank {dist.get_rank()}"
     try:
         store.wait([key], timedelta(seconds=timeout_s))
-        said = json.loads(store.get(key))
+        return json.loads(store.get(key))
     except RuntimeError as error:
         if time.monotonic() - began < 0.9 * timeout_s:
             text = f"the store of torch.distributed is gone while rank {other} was waited for"
@@ -120,9 +136,31 @@ def _wait(store: Any, key: str, other: int, what: str, timeout_s: float) -> Any:
         hint = f"it {causes}: see its log"
         text = f"rank {other} has not come to {what} in {timeout_s:g} s"
         raise AgreementError(text, where=where, hint=hint) from error
-    if isinstance(said, dict):
-        raise AgreementError(f"rank {other} does not come to {what}: {said['refused']}", where=where)
-    return said
+
+
+def _tell(others: Collection[int], said: Json) -> None:
+    """Into the log of this rank, of a graph that these have in common with it. said: a digest, or a reason."""
+    rank = dist.get_rank()
+    with_ranks = sum(1 << other for other in others)  # a digit for four ranks, and jobs have thousands
+    store = dist.distributed_c10d._get_default_store()
+    store.set(f"{_PREFIX}/{_LOG.told}/{rank}", json.dumps([f"{with_ranks:x}", said]))
+    _LOG.told += 1
+    _LOG.due.update(others)
+
+
+def _answer(other: int, what: str, timeout_s: float) -> Digest:
+    """What another rank has made of the last graph that was told, or :class:`AgreementError`."""
+    store, rank = dist.distributed_c10d._get_default_store(), dist.get_rank()
+    said: Any = None
+    while _LOG.due[other]:
+        with_ranks, told = _wait(store, f"{_PREFIX}/{_LOG.read[other]}/{other}", other, what, timeout_s)
+        _LOG.read[other] += 1
+        if int(with_ranks, 16) >> rank & 1:
+            _LOG.due[other] -= 1
+            said = told
+    if isinstance(said, str):
+        raise AgreementError(f"rank {other} does not come to {what}: {said}", where=f"rank {rank}")
+    return Digest(*said)
 
 
 def refuse(why: str, ranks: Sequence[int] | None = None) -> None:
@@ -133,29 +171,27 @@ def refuse(why: str, ranks: Sequence[int] | None = None) -> None:
     """
     if not dist.is_initialized() or dist.get_backend() == "fake":
         return
-    store, rank = dist.distributed_c10d._get_default_store(), dist.get_rank()
-    if set(range(dist.get_world_size()) if ranks is None else ranks) - {rank}:
-        store.set(f"{_PREFIX}/{next(_NUMBERS)}/{rank}", json.dumps({"refused": " ".join(why.split())[:500]}))
+    others = set(range(dist.get_world_size()) if ranks is None else ranks) - {dist.get_rank()}
+    if others:
+        _tell(others, " ".join(why.split())[:500])
 
 
 def compare(digest: Digest, ranks: Sequence[int], timeout_s: float, graph: str = "a graph") -> None:
     """Compare with the other ranks; raises :class:`AgreementError` where they differ, or do not come in time.
 
-    ranks: of the groups of the graph. graph: what the log of this rank calls it, for errors. The graphs of a process
-    that communicate are counted; the first that one rank runs is compared with the first that another runs. Nothing is
+    ranks: of the groups of the graph. graph: what the log of this rank calls it, for errors. Of two ranks, the first
+    graph that one runs with the other is compared with the first that the other runs with it, and so on. Nothing is
     done without a process group, or with one of fake ranks.
     """
     if not dist.is_initialized() or dist.get_backend() == "fake":
         return
-    store, rank = dist.distributed_c10d._get_default_store(), dist.get_rank()
+    rank = dist.get_rank()
     others = sorted(set(ranks) - {rank})
     if not others:  # a rank may evaluate something for itself
         return
-    number = next(_NUMBERS)
-    store.set(f"{_PREFIX}/{number}/{rank}", digest.to_json())
+    _tell(others, digest.to_json())
     for other in others:
-        said = _wait(store, f"{_PREFIX}/{number}/{other}", other, graph, timeout_s)
-        different = digest.against(Digest(*said))
+        different = digest.against(_answer(other, graph, timeout_s))
         if different:
             what = f"rank {other} has not made the same of {graph}: {different}"
             raise AgreementError(what, where=f"rank {rank}", hint=_HINT)

@@ -45,8 +45,9 @@ def backend(
         raise OptionError(f"no inner backend '{inner}'", hint=f"there are {' and '.join(INNER)}")
     if not isinstance(agree, bool):
         raise OptionError(f"agree is True or False, not {agree!r}")
-    if isinstance(agree_timeout_s, bool) or not isinstance(agree_timeout_s, (int, float)) or not agree_timeout_s > 0:
-        raise OptionError(f"agree_timeout_s is a number of seconds above 0, not {agree_timeout_s!r}")
+    number = isinstance(agree_timeout_s, (int, float)) and not isinstance(agree_timeout_s, bool)
+    if not number or not 0 < agree_timeout_s < 1e9:  # PyTorch counts nanoseconds in 64 bits
+        raise OptionError(f"agree_timeout_s is a number of seconds above 0 and below 1e9, not {agree_timeout_s!r}")
     try:
         the_pass = graph_pass(**options)
     except CommccError as error:

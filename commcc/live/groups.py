@@ -6,7 +6,7 @@
 
 Compilers look groups up, and no rank may wait for another while it compiles. Each group is made once in a process,
 whichever graphs name it, in the order in which graphs first run, which is the same on all ranks of a group. Only its
-ranks take part, over the store: nothing is launched.
+ranks take part, over the store: nothing is launched. Where the job has destroyed its groups, they are made again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 #: So that no group that the job makes later takes the name; the group that it was split off follows.
 _PREFIX = "commcc/"
 
-_ranks_of: dict[str, tuple[int, ...]] = {}
+#: Ranks and the group itself, by name.
+_made: dict[str, tuple[tuple[int, ...], Any]] = {}
 _registry: Any = dist.distributed_c10d
 
 
@@ -57,7 +58,7 @@ def stand_in(groups: Iterable[ProcessGroup]) -> None:
     if not dist.is_initialized():
         return
     for group in groups:
-        if group.name not in _ranks_of:
+        if not _is_there(group.name):
             _register(group.name, _registry._resolve_process_group(group.origin))
 
 
@@ -67,7 +68,7 @@ def make(groups: Iterable[ProcessGroup], timeout_s: float | None = None) -> None
         return
     for group in groups:
         ranks = group.ranks or ()
-        if _ranks_of.get(group.name) == ranks:
+        if _is_there(group.name) and _made[group.name][0] == ranks:
             continue
         options = None
         if group.high_priority and dist.get_backend() == "nccl":
@@ -76,7 +77,14 @@ def make(groups: Iterable[ProcessGroup], timeout_s: float | None = None) -> None
         # Not all ranks of the job may have this graph; those of the group do.
         process_group = dist.new_group(list(ranks), timeout=limit, pg_options=options, use_local_synchronization=True)
         _register(group.name, process_group)
-        _ranks_of[group.name] = ranks
+        _made[group.name] = ranks, process_group
+
+
+def _is_there(name: str) -> bool:
+    """Whether it was made, and is not gone since: a process may end its groups and begin again."""
+    if name in _made and _made[name][1] not in _registry._world.pg_map:
+        del _made[name]
+    return name in _made
 
 
 def _register(name: str, group: Any) -> None:

@@ -29,7 +29,7 @@ from commcc.run.planfile import StoredPlan, read_plan_file
 from commcc.serialization.shapes import format_val
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from torch import fx
 
@@ -149,6 +149,10 @@ def apply(plan: StoredPlan, program: Program, here: Structure | None = None) -> 
     if source is None:
         raise InputError("does not say what its graph is", where=str(plan.path))
     here = here or structure_of(program)
+    for things, then, now in (("nodes", source.names, here.names), ("groups", source.groups, here.groups)):
+        if len(then) != len(now):
+            what = f"names {len(then):,} {things} of a graph that has {len(now):,}"
+            raise InputError(what, where=str(plan.path), hint="write it again with commcc run --plan-out")
     for name, (theirs, ranks) in zip(here.groups, source.groups, strict=True):
         own = program.groups[name].ranks if name in program.groups else None
         if ranks is not None and own is not None and _offsets(ranks) != _offsets(own):
@@ -165,17 +169,23 @@ def apply(plan: StoredPlan, program: Program, here: Structure | None = None) -> 
 
 def _back(program: Program, nodes: Mapping[str, str], groups: Mapping[str, str]) -> Program:
     """The program under the names of the job; what is new and is called as something of the job is numbered."""
-    names = {theirs: name for name, theirs in nodes.items()}
-    taken = {names[node.name] for node in program.graph.nodes if node.name in names}
-    for node in program.graph.nodes:
-        if node.name not in names:
-            free, number = node.name, 0
-            while free in taken or free in nodes:
+    return renamed(program, _own(nodes, [node.name for node in program.graph.nodes]), _own(groups, program.groups))
+
+
+def _own(theirs: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
+    """What these names of the plan are in the job. theirs: names of the plan by those of the job."""
+    own = {other: name for name, other in theirs.items()}
+    names = list(names)
+    taken = {own[name] for name in names if name in own}
+    for name in names:
+        if name not in own:
+            free, number = name, 0
+            while free in taken or free in theirs:
                 number += 1
-                free = f"{node.name}_new{number}"
-            names[node.name] = free
+                free = f"{name}_new{number}"
+            own[name] = free
             taken.add(free)
-    return renamed(program, names, {theirs: name for name, theirs in groups.items()})
+    return own
 
 
 def _node_said(node: fx.Node) -> str:

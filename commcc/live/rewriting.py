@@ -38,6 +38,7 @@ from commcc.live.plans import MismatchError, Plans, apply, read_folder
 from commcc.live.reports import Reports
 from commcc.live.rounding import Rounding, rounding_of
 from commcc.live.sizes import fixed_sizes, require_sizes, told_sizes
+from commcc.live.variants import Variants
 from commcc.live.watching import Clock
 from commcc.live.write_back import write_back
 from commcc.passes.options import parse_pipeline, to_text
@@ -60,6 +61,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("commcc.live")
 
 _EVALUATES = "it runs without gradients, and no plan was made for it; on_mismatch='replan' plans it in the job"
+_OTHER_LAUNCHES = (
+    "graph %d has the collectives of graph %d, for inputs of other sizes, and launches them otherwise now: in each step"
+    " all ranks must have inputs of the same sizes, or they wait for ever or exchange the wrong tensors"
+)
 _KEEPS = "on_refusal='keep' leaves such graphs as they are"
 
 
@@ -149,6 +154,7 @@ class GraphPass:
     results: list[RunResult] = field(default_factory=list)
     outcomes: list[GraphOutcome] = field(default_factory=list)
     clock: Clock = field(default_factory=Clock)
+    variants: Variants = field(default_factory=Variants)
     graphs: int = 0
     fused: bool = False
     agrees: bool = False
@@ -212,6 +218,7 @@ class GraphPass:
             self.results.append(made.result)
         if read is not None:
             self._report(read.program, made.result)
+            self._compare_variants(read.program, made.result, trains)
         seconds = time.perf_counter() - began
         ranks = _ranks_of(gm) if read is None else read.ranks
         outcome = GraphOutcome(made.result, digest, ranks, seconds, made.groups, self.graphs, made.why, made.rounding)
@@ -236,6 +243,8 @@ class GraphPass:
             error = bug(error, "the graph stays as it is, and on_refusal='raise' shows the traceback")
         if isinstance(error, InternalError):
             log.warning("graph %d: %s", self.graphs, error)
+        elif self.plans is not None:  # somebody decided it, and counts on it
+            log.warning("graph %d stays as it is: %s", self.graphs, error)
         return _Made(None, str(error))
 
     def _report(self, before: Program, result: RunResult | None) -> None:
@@ -243,6 +252,14 @@ class GraphPass:
         if self.reports is not None:
             with self._going_on("its report is not there"):
                 self.reports.graph(self.graphs, before, result, self.model)
+
+    def _compare_variants(self, before: Program, result: RunResult | None, trains: bool) -> None:
+        """Say which graphs for other sizes ranks may no longer run beside this one."""
+        with self._going_on("it is not compared with those for other sizes"):
+            after = before if result is None else result.program
+            other = self.variants.other(self.graphs, before, after, trains=trains)
+            if other is not None:
+                log.warning(_OTHER_LAUNCHES, self.graphs, other)
 
     @contextmanager
     def _going_on(self, without: str) -> Iterator[None]:

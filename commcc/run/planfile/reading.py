@@ -171,6 +171,9 @@ def _read_source(node: Node) -> Source:
     if len(set(names)) != len(names):
         parts["names"].fail("two nodes have the same name")
     groups = [(group["name"].text(), _ranks(group["ranks"])) for group in map(_group, parts["groups"].items())]
+    # What two groups send would be merged and proved as of one.
+    if len({name for name, _ in groups}) != len(groups):
+        parts["groups"].fail("two groups have the same name")
     digests = _read_digests(parts["digests"], len(names))
     return Source(parts["structure"].text(), digests, names, tuple(groups))
 
@@ -180,7 +183,12 @@ def _group(node: Node) -> dict[str, Node]:
 
 
 def _ranks(node: Node) -> tuple[int, ...] | None:
-    return None if node.is_null else tuple(rank.integer(least=0) for rank in node.items())
+    if node.is_null:
+        return None
+    ranks = tuple(rank.integer(least=0) for rank in node.items())
+    if not ranks or len(set(ranks)) != len(ranks):
+        node.fail("a group has one rank or more, each once")
+    return ranks
 
 
 def _read_digests(node: Node, count: int) -> bytes:
