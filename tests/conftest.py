@@ -92,12 +92,14 @@ def files(tmp_path_factory):
 
 @pytest.fixture
 def store(monkeypatch):
-    """This process as rank 1 of two of a training job, whose store the test fills for rank 0."""
+    """This process as rank 1 of two of a training job, whose store the test fills for other ranks."""
     import torch.distributed as dist
 
     from commcc.live import agreement
 
     made = dist.HashStore()
+    for other in (0, 2, 3):
+        made.set(f"commcc/agreement/begin/{other}", "0")
     facts = {"is_initialized": True, "get_backend": "gloo", "get_rank": 1, "get_world_size": 2}
     for name, value in facts.items():
         monkeypatch.setattr(dist, name, lambda value=value: value)

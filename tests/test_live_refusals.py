@@ -63,6 +63,21 @@ def test_stages_of_a_pipeline_have_other_graphs(store):
     compare(last, (0, 1, 2), 5.0)
 
 
+def test_a_job_that_ends_its_groups_and_begins_again(store, monkeypatch):
+    """What rank 0 told another one before is in the old store, and was never read here; its log goes on in the new."""
+    common, last = (digest_of(sample(), sample(), words) for words in ("common", "last"))
+    for number, (to, digest) in enumerate([("2", common), ("4", common), ("4", last)]):
+        store.set(f"commcc/agreement/{number}/0", json.dumps([to, digest.to_json()]))
+    compare(common, (0, 1), 5.0)
+    again = torch.distributed.HashStore()
+    monkeypatch.setattr(torch.distributed.distributed_c10d, "_get_default_store", lambda: again)
+    again.set("commcc/agreement/begin/0", "3")
+    again.set("commcc/agreement/3/0", json.dumps(["2", last.to_json()]))
+    compare(last, (0, 1), 5.0)
+    assert again.get("commcc/agreement/begin/1") == b"1"
+    assert json.loads(again.get("commcc/agreement/1/1"))[1] == last.to_json()
+
+
 def test_a_graph_that_is_refused_is_told(request, tmp_path):
     """By a backend whose ranks compare. The store comes last: PyTorch asks for more where a job seems to run."""
     (tmp_path / "plan.yaml").write_text(plan_text(run(sample(), parse_pipeline("bucket{groups=all}"))))

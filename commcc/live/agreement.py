@@ -75,12 +75,16 @@ class Digest:
 @dataclass
 class _Log:
     """told: entries of this rank. read: entries that were read in the log of each other rank. due: how many of those
-    that it has in common with this rank are not read yet.
+    that it has in common with this rank are not read yet. store: where the logs are; begun: ranks of which it is known
+    where theirs begins there. A job that ends its process groups and begins again has another store, or the same one
+    with what was told before.
     """
 
     told: int = 0
     read: Counter[int] = field(default_factory=Counter)
     due: Counter[int] = field(default_factory=Counter)
+    store: Any = None
+    begun: set[int] = field(default_factory=set)
 
 
 _LOG = _Log()
@@ -143,6 +147,11 @@ def _tell(others: Collection[int], said: Json) -> None:
     rank = dist.get_rank()
     with_ranks = sum(1 << other for other in others)  # a digit for four ranks, and jobs have thousands
     store = dist.distributed_c10d._get_default_store()
+    if _LOG.store is not store:
+        _LOG.store = store
+        _LOG.due.clear()
+        _LOG.begun.clear()
+        store.set(f"{_PREFIX}/begin/{rank}", str(_LOG.told))
     store.set(f"{_PREFIX}/{_LOG.told}/{rank}", json.dumps([f"{with_ranks:x}", said]))
     _LOG.told += 1
     _LOG.due.update(others)
@@ -152,6 +161,10 @@ def _answer(other: int, what: str, timeout_s: float) -> Digest:
     """What another rank has made of the last graph that was told, or :class:`AgreementError`."""
     store, rank = dist.distributed_c10d._get_default_store(), dist.get_rank()
     said: Any = None
+    if other not in _LOG.begun:
+        begin = _wait(store, f"{_PREFIX}/begin/{other}", other, what, timeout_s)
+        _LOG.read[other] = max(_LOG.read[other], begin)
+        _LOG.begun.add(other)
     while _LOG.due[other]:
         with_ranks, told = _wait(store, f"{_PREFIX}/{_LOG.read[other]}/{other}", other, what, timeout_s)
         _LOG.read[other] += 1
