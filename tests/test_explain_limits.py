@@ -160,12 +160,14 @@ def test_a_synchronous_op():
     assert "asynchronous collective" in found.knobs[0].text
 
 
-def explained_of_four(merged=None):
-    """The second of four small gathers, one after the other; merged: what each is said to be a bucket of."""
+def explained_of_four(merged=None, needed=()):
+    """The second of four small gathers, one after the other; merged: what each is said to be a bucket of; needed: which
+    of them send what the use of the one before gives.
+    """
     g = Graph()
     x = g.input()
     for k in range(4):
-        launch = g.send(f"ag{k}", 40, "dp", x, size=10)
+        launch = g.send(f"ag{k}", 40, "dp", x if k in needed else g.input(), size=10)
         g.latency[launch] = 30
         if merged:
             g.merged[launch] = merged
@@ -181,6 +183,13 @@ def test_latency_and_neighbours_to_merge_with():
     assert knob.text.startswith("merge it with the 3 next to it on group dp (40 B together): 70 ns instead of 160 ns")
     assert knob.command is None
     assert "it is not a gather of one parameter or a reduction of a gradient" in knob.text
+
+
+@pytest.mark.parametrize(("needed", "others"), [((1,), 2), ((2,), 1), ((3,), 2), ((1, 2), None)])
+def test_what_needs_another_is_not_told_to_be_merged_with_it(needed, others):
+    found = explained_of_four(needed=needed)
+    told = [k.text.partition(" on group")[0] for k in found.knobs if k.text.startswith("merge")]
+    assert told == ([] if others is None else [f"merge it with the {others} next to it"])
 
 
 def test_a_bucket_is_not_told_to_be_merged():

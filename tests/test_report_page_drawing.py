@@ -213,3 +213,14 @@ def test_graphs_without_collectives_memory_or_nodes(browser, tmp_path):
         assert text_of(shown, "#collectives-table") == "No collectives."
         assert not shown.evaluate("document.getElementById('stalls').checkVisibility()")
         assert "NaN" not in text_of(shown, "body") and "undefined" not in text_of(shown, "body")
+
+
+@pytest.mark.parametrize("step_ms", [3.1, 149, 199.9, 399, 498])
+def test_an_axis_has_two_labels_on_a_telephone(browser, tmp_path, step_ms):
+    """One alone does not tell how long a stretch is."""
+    path = tmp_path / "narrow.html"
+    path.write_text(page([replace(sides(TINY)[0], step_ns=round(step_ms * 1e6))]))
+    with recording(browser):
+        shown = browser.open(path, size=(400, 900))
+    axis = next(texts for texts in written(shown) if texts)
+    assert len(axis) >= 2 and overlaps(axis) == []

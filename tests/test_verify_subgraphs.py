@@ -347,3 +347,38 @@ def test_a_graph_that_writes_is_handed_one_tensor_twice(shared):
         return g.program(g(operator.getitem, made, 0))
 
     assert verify(called(early=True), called(early=False)).status == ("unproved" if shared else "proved")
+
+
+def test_a_loop_that_is_functionalized_is_handed_its_operands_by_name():
+    """As ``auto_functionalized_v2`` has a loop that writes: names are in no order, what is written stands apart."""
+
+    def step(loop):
+        g = Graph()
+        at, total, added = g.input("at", dtype=torch.int64), g.input("total", 4), g.input("added", 4)
+        if loop:
+            g(aten.add_.Tensor, added, total)
+            results = (g(aten.add.Tensor, at, 1), g(aten.sin.default, total))
+        else:
+            results = g(aten.lt.Scalar, at, 3)
+        g.graph.output(results)
+        return fx.GraphModule(g.root, g.graph)
+
+    def made():
+        g = Graph()
+        start, total, written = g.input("start", dtype=torch.int64), g.input("total", 4), g.input("written", 4)
+        g.root.condition, g.root.loop = step(loop=False), step(loop=True)
+        called = g(
+            torch.ops.higher_order.auto_functionalized_v2,
+            torch.ops.higher_order.while_loop,
+            cond_fn=g.graph.get_attr("condition"),
+            body_fn=g.graph.get_attr("loop"),
+            carried_input0=start,
+            carried_input1=total,
+            _additional_input0_base_index=0,
+            _all_bases=[written],
+            val=(start.meta["val"], total.meta["val"], written.meta["val"]),
+        )
+        vals = (start, total, written)
+        return g.program(*(g(operator.getitem, called, at, val=vals[at].meta["val"]) for at in range(3)))
+
+    proved(made(), made())

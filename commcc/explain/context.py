@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from commcc.base.sequences import closure
 from commcc.explain.types import Limits, Side
 from commcc.graph.memory import MemoryModel
+from commcc.planning.merge_order import MergeOrder
 from commcc.timing.simulate import Simulator
 from commcc.timing.simulate.bound import Jobs, Reach, longest_paths
 
@@ -112,6 +113,11 @@ class Context:
     @cached_property
     def paths(self) -> Reach:
         return longest_paths(self.index, self.jobs)
+
+    @cached_property
+    def merges(self) -> MergeOrder:
+        """What tells which collectives have to come before which others, merged with nothing yet."""
+        return MergeOrder(self.index, ())
 
     def stream(self, launch: int) -> str:
         group = self.index.launches[launch].group

@@ -15,6 +15,7 @@ from commcc.planning.merge_cost import MergeCost
 if TYPE_CHECKING:
     from commcc.explain.context import Context
     from commcc.graph.collectives import Collective
+    from commcc.planning.merge_order import MergeOrder
 
 #: Caps that are tried, in MiB; the smallest that takes away half of the latency is chosen.
 CAPS_MB = (5, 10, 25, 50, 100, 200)
@@ -58,7 +59,7 @@ def merge(context: Context, own: Collective) -> Merge | None:
     cost = MergeCost(index, context.model, costs)
     best: Merge | None = None
     for cap in CAPS_MB:
-        members = _members(mates, own, cap * MIB)
+        members = _members(context.merges, mates, own, cap * MIB)
         if len(members) < 2:
             continue
         apart = sum(costs.ns[c.launch] for c in members)
@@ -74,14 +75,28 @@ def merge(context: Context, own: Collective) -> Merge | None:
     return best
 
 
-def _members(mates: list[Collective], own: Collective, cap: int) -> list[Collective]:
-    """Neighbours around the collective, the nearest first, while they fit under the cap."""
+def _members(order: MergeOrder, mates: list[Collective], own: Collective, cap: int) -> list[Collective]:
+    """Neighbours around the collective, the nearest first, while they fit under the cap.
+
+    The pass closes a bucket where one needs another: on that side no more may join.
+    """
     members, size = [own], size_of(own)
+    closed: set[bool] = set()
     for mate in sorted(mates, key=lambda c: (abs(c.launch - own.launch), c.launch)):
-        if mate is own:
+        behind = mate.launch > own.launch
+        if mate is own or behind in closed:
+            continue
+        if not all(_independent(order, mate, member) for member in members):
+            closed.add(behind)
             continue
         if size + size_of(mate) > cap:
             break
         members.append(mate)
         size += size_of(mate)
     return members
+
+
+def _independent(order: MergeOrder, one: Collective, other: Collective) -> bool:
+    """Whether neither launch, and neither wait, has to come before the other."""
+    waited = one.waits and other.waits
+    return order.may_merge(one.launch, other.launch) and (not waited or order.may_merge(one.waits[0], other.waits[0]))

@@ -24,7 +24,7 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from commcc.graph.ops import libraries
-from commcc.graph.ops.effects import CALLS
+from commcc.graph.ops.effects import CALLS, WRAPPERS
 from commcc.serialization.by_numbers import evaluations
 from commcc.serialization.fake_ops import UnknownValue
 from commcc.verify.hidden import opaque_in
@@ -111,7 +111,10 @@ def _hold_body_against(state: State, node: fx.Node, fact: OpFacts, arguments: Ma
     """
     signatures = state.table.signatures
     bodies = [signatures[value.term] for value in opaque_in(arguments.values()) if value.term in signatures]
-    operands = [tensor.meta for tensor in all_tensors(arguments)]
+    # A wrapper is given them by name, and apart those that are written: which input takes which is not said.
+    operands = [] if fact.name in WRAPPERS else [tensor.meta for tensor in all_tensors(arguments)]
+    if fact.name in WRAPPERS and len({tuple(meta.dtype for meta in outputs) for _, outputs in bodies}) > 1:
+        return  # a loop, by name: which of them is its condition is not said either
     val, calls = node.meta.get("val"), fact.name in CALLS
     for inputs, outputs in bodies if calls else bodies[-1:]:  # a loop has its condition first
         handed = list(zip(operands, inputs, strict=True)) if len(operands) == len(inputs) else []

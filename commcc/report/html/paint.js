@@ -1,6 +1,7 @@
 // Painting spans, curves and grids. What is narrower than a pixel is added up by column.
 
 const NARROW = 1.5; // device pixels below which a span is merged with its neighbours
+const CLOSEST_TICKS = 64; // CSS pixels; their labels do not touch
 
 /** Where time is on a canvas: from ns to CSS pixels and back. */
 class Scale {
@@ -140,14 +141,15 @@ function paintCurve(context, { start, end, values }, highest, box, scale, color)
   context.globalAlpha = 1;
 }
 
-/** Moments for grid lines, 1, 2 or 5 times a power of ten apart: { step, at }. */
+/** Moments for grid lines, 1, 2 or 5 times a power of ten apart: { step, at }. Where that gives one, which tells no
+ *  scale, they stand closer. */
 function ticks(scale, apart = 96) {
   const rough = Math.max(1, apart / scale.perNs);
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((times) => times * power).find((size) => size >= rough);
   const at = [];
   for (let k = Math.ceil(scale.t0 / step); k * step <= scale.t1; k += 1) at.push(k * step);
-  return { step, at };
+  return at.length < 2 && apart > CLOSEST_TICKS ? ticks(scale, CLOSEST_TICKS) : { step, at };
 }
 
 /** A vertical line on whole pixels of the screen. */
