@@ -32,7 +32,7 @@ from commcc.verify.sizes import Meta, Undecidable, mismatch, strides_of
 from commcc.verify.terms import Tensor, all_tensors
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from commcc.graph.ops import OpFacts
     from commcc.verify.pair import Pair
@@ -111,14 +111,20 @@ def _hold_body_against(state: State, node: fx.Node, fact: OpFacts, arguments: Ma
     """
     signatures = state.table.signatures
     bodies = [signatures[value.term] for value in opaque_in(arguments.values()) if value.term in signatures]
-    # A wrapper is given them by name, and apart those that are written: which input takes which is not said.
-    operands = [] if fact.name in WRAPPERS else [tensor.meta for tensor in all_tensors(arguments)]
-    if fact.name in WRAPPERS and len({tuple(meta.dtype for meta in outputs) for _, outputs in bodies}) > 1:
-        return  # a loop, by name: which of them is its condition is not said either
+    operands = [tensor.meta for tensor in all_tensors(arguments)]
+    if fact.name in WRAPPERS:
+        # It is given operands by name, those that are written apart: which input takes which is not said, nor is which
+        # graph of a loop is its condition.
+        operands = []
+        bodies = [body for body in bodies if len(bodies) == 1 or not _is_condition(body[1])]
+        if len({tuple(meta.dtype for meta in outputs) for _, outputs in bodies}) > 1:
+            return
     val, calls = node.meta.get("val"), fact.name in CALLS
     for inputs, outputs in bodies if calls else bodies[-1:]:  # a loop has its condition first
         handed = list(zip(operands, inputs, strict=True)) if len(operands) == len(inputs) else []
         said = [_meta(part) for part in val if isinstance(part, torch.Tensor)] if isinstance(val, (tuple, list)) else []
+        if fact.name in WRAPPERS:  # behind the results is what was written
+            said = said[: len(outputs)]
         returned = list(zip(outputs, said, strict=True)) if len(said) == len(outputs) else []
         for known, told in (*handed, *returned):
             # Loops and maps hand on parts.
@@ -126,6 +132,10 @@ def _hold_body_against(state: State, node: fx.Node, fact: OpFacts, arguments: Ma
             _dispute(state, node, [(handed_on, told._replace(strides=None))])
         # Maps and scans stack what their graph gives.
         state.returned[term] = outputs if calls else [meta._replace(shape=None) for meta in outputs]
+
+
+def _is_condition(outputs: Sequence[Meta]) -> bool:
+    return [meta.dtype for meta in outputs] == [torch.bool]
 
 
 def hold_element_against(state: State, node: fx.Node, term: int, index: int) -> None:
