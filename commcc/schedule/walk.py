@@ -23,12 +23,10 @@ if TYPE_CHECKING:
 #: unwaited: waits of a launch still to come; air: where it is in the list of what is in flight, from 1, or 0. lacking:
 #: nodes that what feeds a reduce-scatter still needs. refused_at: where its hoist passed the budget when it was last
 #: refused.
-NODE = (
-    *("position", "need", "opens", "due", "missing", "unwaited", "arrival", "done", "air", "lacking", "refused_at"),
-)
+NODE = ("position", "need", "opens", "due", "missing", "unwaited", "arrival", "done", "air", "lacking", "refused_at")
 #: By position in the base order: the node; node that ran as the so-many-th; time on the compute stream before;
-#: compute nodes before; bytes made there; whether it ran. group, crowded and
-#: air are lists: nodes that are to run together, launches that wait for others to land, launches in flight.
+#: compute nodes before; bytes made there; whether it ran. group, crowded and air are lists: nodes that are to run
+#: together, launches that wait for others to land, launches in flight.
 PLACE = ("node", "order", "progress", "computed", "allocated", "done", "together", "group", "crowded", "air")
 #: By buffer: the positions that touch it are ``touches[first:end]``, less those at the end that ran; born: the
 #: first one, -1 for none.
@@ -45,18 +43,16 @@ CLOCK = (
 #: Where nothing is said of these.
 NO_AIMS: Mapping[str, int] = MappingProxyType({"until": -1, "queue_permille": -1})
 
-#: Heaps: launches by (due, position), waits by arrival,
-#: launches whose prefetch window is not open yet by its first position, launches on their way by the
-#: number of compute nodes before which they are waited for, reduce-scatters whose feeds can run by position,
-#: candidates that were refused.
+#: Heaps: launches by (due, position), waits by arrival, launches whose prefetch window is not open yet by its first
+#: position, launches on their way by the number of compute nodes before which they are waited for, reduce-scatters
+#: whose feeds can run by position, candidates that were refused.
 DUE, AWAITED, CLOSED, EXPIRING, ENDING, REFUSED = range(6)
 
 
 class Walk(NamedTuple):
     """See :data:`NODE`, :data:`PLACE`, :data:`BUFFER`, :data:`CLOCK`; clock is a single record. live: by place, the
-    live bytes of the plan. stream_left: ns of transfers
-    that have not begun. ready: positions of what can run, but for launches; urgent: all that can run, by
-    latest end.
+    live bytes of the plan. stream_left: ns of transfers that have not begun. ready: positions of what can run, but for
+    launches; urgent: all that can run, by latest end.
     """
 
     base: Ints
