@@ -98,8 +98,9 @@ class _Walk:
         for launch in self.problem.preparation:
             if launch in self.due and self._brings(launch):
                 heapq.heappush(self.launches, (self.due[launch], self.position[launch], launch))
-        while self.front < len(self.base) and self.problem.index.ops[self.base[self.front]] == "placeholder":
-            self._run(self.base[self.front])
+        for node in self.base:
+            if self.problem.index.ops[node] == "placeholder":
+                self._run(node)
         while self.front < len(self.base):
             self._land()
             self._open()

@@ -176,3 +176,22 @@ def test_what_is_hopeless_gets_a_schedule_of_each_kind(monkeypatch):
     assert len(begun) == 2
     own = list(range(len(problem.index)))
     assert [base == own for base in begun] == [False, True]
+
+
+def test_on_large_graphs_less_is_tried_where_other_orders_have_the_same_step(monkeypatch):
+    search = sys.modules[glance.__module__]
+    monkeypatch.setattr(search, "_TRIALS", 0)
+    monkeypatch.setattr(search, "_PATIENT_NODES", 0)
+    fewer = longer = 0
+    for seed in SEEDS:
+        index, costs = scheduled_graph(seed)
+        problem = Problem(index, costs)
+        limits = Limits(budget=live_bytes(index).peak_bytes, prefetch=20)
+        small = search.search(problem, limits, Reorder().effort)
+        with monkeypatch.context() as patched:
+            patched.setattr(search, "_MOVED_NODES", 0)
+            large = search.search(problem, limits, Reorder().effort)
+        fewer += large.tried < small.tried
+        longer += large.step_ns > small.step_ns
+    assert fewer > len(SEEDS) // 4
+    assert longer < len(SEEDS) // 4

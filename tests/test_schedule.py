@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from functools import lru_cache
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +37,7 @@ from tests.random_graphs import GraphBuilder, aten
 from tests.schedule_graphs import check_order, scheduled_graph
 from tests.slow_memory import slow_live_bytes
 from tests.slow_simulator import SlowSimulator
+from tests.test_roles import prepared
 
 RELAXED = settings(max_examples=examples(120), deadline=None, suppress_health_check=list(HealthCheck))
 MANY = settings(RELAXED, max_examples=examples(500))
@@ -474,3 +476,16 @@ def test_the_curve_was_used():
         plain(problem, range(len(problem.index)), (1000, 8000), limits_of(problem, 30))
     assert CheckedCurve.hoists > before
     assert isinstance(problem.memory, MemoryModel)
+
+
+@pytest.mark.parametrize("described", [False, True])
+def test_inputs_may_stand_anywhere_in_a_graph(described):
+    """A launch goes ahead with what prepares it, which reads inputs that stand behind: these come first of all."""
+    index = build_index(prepared(described=described))
+    problem = Problem(index, load_model("h100").price(index))
+    assert any(index.ops[node] == "placeholder" != index.ops[node - 1] for node in range(1, len(index)))
+    for target, lead, own, run in product((500, 1000), (1000, 16000), (0, 1000), (-1, 2)):
+        policy = Policy(problem.bound * target // 1000, lead, own, run)
+        order = schedule(problem, range(len(index)), policy, Limits()).tolist()
+        assert sorted(order) == list(range(len(index)))
+        assert all(order.index(pred) < order.index(node) for node in order for pred in problem.preds[node])

@@ -98,9 +98,10 @@ def fill(graph: Graph, walk: Walk) -> None:
     """Make the schedule."""
     clock, count = walk.clock[0], len(walk.nodes)
     begin(graph, walk)
-    # Graph inputs are there before anything runs, whatever the rules say.
-    while clock.front < count and graph.nodes[walk.places[clock.front].node].placeholder:
-        run(graph, walk, walk.places[clock.front].node)
+    # Graph inputs are there before anything runs, whatever the rules say, and wherever the base order has them.
+    for place in range(count):
+        if graph.nodes[walk.places[place].node].placeholder:
+            run(graph, walk, walk.places[place].node)
     while clock.front < count and not (clock.until >= 0 and too_late(walk)):
         _land(walk)
         _end_run(graph, walk)

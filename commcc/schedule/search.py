@@ -18,12 +18,11 @@ become longer than the best of its round is given up.
 
 The first round aims at the lower bound or below. Where the best step is then more than 0.5 % above the bound, what
 planners of buckets compare graphs by (:func:`glance`) is made too, of units and, where the graph has merged
-collectives, of nodes, as the step that they expect is to be kept; not where nothing is merged and three other orders
-have the same step to the ns. Where the best order is at the edge of the budget and more than 1 % above the bound, a
-round is made with launches closer to their waits; where the best step is more than 0.5 % above it, one that aims at the
-step that was reached: what need not be early then takes no memory early. Last, under the first of these two conditions,
-come rounds with a little less memory, for as long as each gains: the scheduler hoists what fits first, and what it
-could not hoist later may have gained more.
+collectives, of nodes, as the step that they expect is to be kept. Where the best order is at the edge of the budget and
+more than 1 % above the bound, a round is made with launches closer to their waits; where the best step is more than 0.5
+% above it, one that aims at the step that was reached: what need not be early then takes no memory early. Last, under
+the first of these two conditions, come rounds with a little less memory, for as long as each gains: the scheduler
+hoists what fits first, and what it could not hoist later may have gained more.
 
 An order that needs less memory above the budget wins, then the shorter simulated step: that of the graph that comes
 out, in which others may pay for fused chains. Steps are compared to 0.1 % of the lower bound; among equal ones the
@@ -31,12 +30,17 @@ shorter longest run of compute between two reduce-scatters wins, then what is le
 then the one that came first. No step longer than the graph's own is taken unless it saves memory above the budget. The
 search ends before its effort is used up where an order within the budget is at most 0.1 % above the lower bound and has
 no long run; a round ends where six schedules in a row made it no better, twelve where the best step is more than 1 %
-above the bound and fewer than three others have the same step to the ns. Where the best order has a long run, it is
-made once more with launches closer to their waits: gathers that go far ahead take the turn of reduce-scatters. Runs of
-compute that are left then are cut where that does not make the step longer (:mod:`commcc.schedule.runs`), and compute
-moves from the longest runs to others (:mod:`commcc.schedule.evened`). Last, on graphs of fewer than 3000 nodes, nodes
-are moved together with what they need or what needs them, at random, as far as that helps
-(:mod:`commcc.schedule.moves`): in all orders that were best, so that more effort stays no worse.
+above the bound. Where the best order has a long run, it is made once more with launches closer to their waits: gathers
+that go far ahead take the turn of reduce-scatters. Runs of compute that are left then are cut where that does not make
+the step longer (:mod:`commcc.schedule.runs`), and compute moves from the longest runs to others
+(:mod:`commcc.schedule.evened`). Last, on graphs of fewer than 3000 nodes, nodes are moved together with what they need
+or what needs them, at random, as far as that helps (:mod:`commcc.schedule.moves`): in all orders that were best, so
+that more effort stays no worse.
+
+On graphs of 3000 nodes or more, where each schedule takes milliseconds, less is tried. Where three other orders have
+the step of the best one to the ns, something other than the order stands in front of a shorter one: a round ends after
+six schedules then, and planners' schedules are not made, unless the graph has merged collectives. In rounds behind the
+first a shorter run alone does not count as better.
 
 Where no order meets the budget, a few schedules are made under budgets that do not depend on it, and moves lower the
 peaks of all these orders step by step before they make them shorter. A smaller budget may still lead to another order.
@@ -108,7 +112,8 @@ _TIGHTER, _EDGE = (990, 995, 980), 980
 _FIRST = 2
 #: A round ends after this many schedules in a row without a gain, after twice as many far from the lower bound.
 _PATIENCE = 6
-#: That many orders with the very step of the best one end that: something other than the order stands in front of it.
+#: That many orders with the very step of the best one end that on large graphs: something other than the order stands
+#: in front of a shorter one.
 _TIES = 3
 #: On small graphs a round has more patience: until schedules of this many nodes in all brought no gain.
 _PATIENT_NODES = 3000
@@ -240,6 +245,7 @@ class _Search:
         self.tried = 0
         # Whether something other than the order stands in front of a shorter step: see _TIES.
         self.tied = False
+        self.large = len(problem.index) >= _MOVED_NODES
         self.bests: list[SearchResult] = []
         # The best orders under other budgets, where none meets the one that is asked for.
         self.rungs: list[SearchResult] = []
@@ -255,9 +261,9 @@ class _Search:
         ties = 0
         unused: list[Setting] = []
         best, best_rank = start, start.rank(problem, start, limits)
-        told = 4 if self.best is start else 3
+        told = 4 if self.best is start or not self.large else 3
         while not self._over() and (fresh or unused):
-            if idle >= patience * (2 if self.far(_FARTHER) and ties < _TIES else 1):
+            if idle >= patience * (2 if self.far(_FARTHER) and not (self.large and ties >= _TIES) else 1):
                 break
             tried = self.tried - first
             explore = bool(fresh) and (tried < _FIRST or tried % 2 == 0 or not unused)
@@ -282,10 +288,11 @@ class _Search:
 
     def glance(self) -> None:
         """What planners of buckets go by; where there are buckets of all nodes too: what they expect is to be kept."""
-        merged = bool(self.problem.index.merged_from)
-        if self.tied and not merged:
+        # Where graphs are small schedules are quick.
+        all_nodes = bool(self.problem.index.merged_from) or not self.large
+        if self.tied and not all_nodes:
             return
-        for problem in (self.units, self.problem) if merged else (self.units,):
+        for problem in (self.units, self.problem) if all_nodes else (self.units,):
             schedules = range(min(len(_GLANCED), self.effort - self.tried))
             if not self.far(_FAR) or not schedules:
                 return
