@@ -86,7 +86,7 @@ def _members(order: MergeOrder, mates: list[Collective], own: Collective, cap: i
         behind = mate.launch > own.launch
         if mate is own or behind in closed:
             continue
-        if not all(_independent(order, mate, member) for member in members):
+        if not all(order.may_merge_both(mate, member) for member in members):
             closed.add(behind)
             continue
         if size + size_of(mate) > cap:
@@ -94,9 +94,3 @@ def _members(order: MergeOrder, mates: list[Collective], own: Collective, cap: i
         members.append(mate)
         size += size_of(mate)
     return members
-
-
-def _independent(order: MergeOrder, one: Collective, other: Collective) -> bool:
-    """Whether neither launch, and neither wait, has to come before the other."""
-    waited = one.waits and other.waits
-    return order.may_merge(one.launch, other.launch) and (not waited or order.may_merge(one.waits[0], other.waits[0]))

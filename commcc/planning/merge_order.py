@@ -108,8 +108,9 @@ class MergeOrder:
         self._renumber(begin, end, [*early, last, *late])
 
     def may_merge_both(self, a: Collective, b: Collective) -> bool:
-        """Whether the launches, and the first waits, of two collectives may be merged."""
-        return self.may_merge(a.launch, b.launch) and self.may_merge(a.waits[0], b.waits[0])
+        """Whether the launches of two collectives may be merged, and the first waits of two that are waited for."""
+        waited = a.waits and b.waits
+        return self.may_merge(a.launch, b.launch) and (not waited or self.may_merge(a.waits[0], b.waits[0]))
 
     def merge_all(self, members: Sequence[Collective]) -> None:
         """Merge the launches, and the first waits, of collectives that may be merged."""

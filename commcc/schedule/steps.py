@@ -62,8 +62,6 @@ def _brings(graph: Graph, walk: Walk, launch: int) -> bool:
 def _offer(graph: Graph, walk: Walk, node: int) -> None:
     """A node that has all it needs."""
     facts, mine = graph.nodes[node], walk.nodes[node]
-    if mine.done:
-        return
     if facts.waited >= 0:
         push(walk.heaps, AWAITED, walk.nodes[facts.waited].arrival, mine.position)
         return

@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from commcc.passes.bucket import Bucket
     from commcc.planning.bucket_model import Key
     from commcc.schedule import Problem, SearchResult
+    from commcc.schedule.problem import Schedulable
     from commcc.schedule.sketch import Sketches
     from commcc.timing.cost import CostModel, Costs
 
@@ -218,8 +219,6 @@ class Search:
         """The same buckets, with casts in front of what is put side by side where that takes less and the step becomes
         shorter: in all of them, or in the last ones, as it takes memory, which gradients free towards the end.
         """
-        from commcc.schedule.search import glance
-
         cheaper = {b.members: first for b in best.buckets if (first := self.making.casts_first(b)) is not b}
         rows = sorted(cheaper, key=lambda members: cheaper[members].launch_at)
         choice = tuple(rung._replace(form=CASTS_FIRST) if rung.form == COPY else rung for rung in best.choice)
@@ -227,7 +226,7 @@ class Search:
             chosen = rows[len(rows) * rest // 4 :]
             buckets = tuple(cheaper[b.members] if b.members in chosen else b for b in best.buckets)
             tried = replace(best, choice=choice, buckets=buckets)
-            tried = self.result(tried, glance(self.sketches.merged(buckets), self.limits, range(_SCHEDULES)))
+            tried = self.first_look(tried, self.sketches.merged(buckets))
             shorter = tried.step_ns * 1000 <= best.step_ns * (1000 - GAIN)
             if tried.over < best.over or (tried.over == best.over and shorter):
                 best = tried
@@ -401,9 +400,6 @@ class Search:
         return self.tried[choice]
 
     def _judge(self, choice: Choice) -> Tried:
-        from commcc.apply.order import WaitsForItself
-        from commcc.schedule.search import glance
-
         buckets = self.making.of(self.keys, choice)
         known = next((t for t in self.tried.values() if t.buckets == buckets), None)
         if known is not None:
@@ -412,19 +408,32 @@ class Search:
         if self.effort:  # no merging is judged before
             detail(f"bucketing {self.judged} of at most {self.effort}")
         members = sum(len(b.members) for b in buckets)
-        try:
-            problem = self.sketches.merged(buckets) if buckets else self.unmerged.units
-        except WaitsForItself:  # buckets by block and by cap that are both legal can be a cycle together
-            return Tried(choice, buckets, members, NEVER, 0, 0)
+        problem, judged = self.sketch(buckets), Tried(choice, buckets, members, NEVER, 0, 0)
+        if problem is None:
+            return judged
         # Where a stream is never idle, many bucketings have the best step for their bound, and far longer steps.
         if self.best_ns is not None and problem.bound > self.best_ns:
-            return Tried(choice, buckets, members, problem.bound, 0, 0)
-        judged = Tried(choice, buckets, members, NEVER, 0, 0)
+            return replace(judged, step_ns=problem.bound)
         hopeless = None if self.best_ns is None else self.best_ns * (1000 + _HOPELESS) // 1000
-        judged = self.result(judged, glance(problem, self.limits, range(_SCHEDULES), hopeless=hopeless))
+        judged = self.first_look(judged, problem, hopeless)
         if not judged.over:
             self.best_ns = min(judged.step_ns, self.best_ns or judged.step_ns)
         return judged
+
+    def sketch(self, buckets: Sequence[PlannedBucket]) -> Schedulable | None:
+        """The graph with these buckets; None where it is cyclic, as buckets that are legal each can be together."""
+        from commcc.apply.order import WaitsForItself
+
+        try:
+            return self.sketches.merged(buckets) if buckets else self.unmerged.units
+        except WaitsForItself:
+            return None
+
+    def first_look(self, tried: Tried, problem: Schedulable, hopeless: int | None = None) -> Tried:
+        """What its first schedules say of a bucketing; problem: the graph with it. hopeless: see :func:`glance`."""
+        from commcc.schedule.search import glance
+
+        return self.result(tried, glance(problem, self.limits, range(_SCHEDULES), hopeless=hopeless))
 
     @cached_property
     def unmerged(self) -> Problem:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 #: Steps are as long where one is longer by no more than this share, in permille.
 GAIN = 1
-#: ``effort`` divided by this is tried at most; schedules of each.
-_FEWER, _SCHEDULES = 4, 4
+#: ``effort`` divided by this is tried at most.
+_FEWER = 4
 
 
 def spread(search: Search, none: Tried, best: Tried) -> Tried:
@@ -50,20 +50,16 @@ def spread(search: Search, none: Tried, best: Tried) -> Tried:
 
 def _with_cap(search: Search, best: Tried, place: int, cap: int) -> Tried:
     """The same buckets, but for those of one key."""
-    from commcc.apply.order import WaitsForItself
-    from commcc.schedule.search import glance
-
     key_of_launch = {c.launch: key_of(c, search.options.multi_dtype) for c in search.taken}
     alone = tuple(Rung(cap if at == place else 0, rung.form) for at, rung in enumerate(best.choice))
     others = (bucket for bucket in best.buckets if key_of_launch[bucket.members[0]] != search.keys[place])
     buckets = (*others, *search.making.of(search.keys, alone))
     members = sum(len(bucket.members) for bucket in buckets)
-    try:
-        sketch = search.sketches.merged(buckets) if buckets else search.unmerged.units
-    except WaitsForItself:
+    problem = search.sketch(buckets)
+    if problem is None:
         return best
     tried = replace(best, choice=with_rung(best.choice, place, cap=cap), buckets=buckets, members=members)
-    return search.result(tried, glance(sketch, search.limits, range(_SCHEDULES)))
+    return search.first_look(tried, problem)
 
 
 def calmer(settled: Sequence[Tried]) -> Tried:

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from commcc.passes.strategies.auto import Search, Tried
     from commcc.plan import Bucket
     from commcc.planning.bucket_model import Key
-    from commcc.schedule.problem import Schedulable
     from commcc.schedule.result import Start
 
 #: Launches that share a bucket, in graph order; one alone is no bucket.
@@ -160,7 +159,7 @@ def _in_parts(search: Search, best: Tried, stream: str) -> Iterator[Tried]:
     for count in _PARTS:
         rows = {key: _cut(_joined(row), count, search.making.size) for key, row in bucketings.rows.items()}
         tried = bucketings.tried(rows, best)
-        problem = None if tried is None else bucketings.sketch(tried.buckets)
+        problem = None if tried is None else search.sketch(tried.buckets)
         if tried is not None and problem is not None:
             yield search.result(tried, glance(problem, search.limits, range(_FIRST)))
 
@@ -315,7 +314,7 @@ class _Bucketings:
         """The best bucketing, judged by some more schedules."""
         from commcc.schedule.search import glance
 
-        problem, busy = self.sketch(self.best.buckets), self._busy(self.rows)
+        problem, busy = self.search.sketch(self.best.buckets), self._busy(self.rows)
         if problem is None:
             return Judged(self.best, None, busy)
         schedule = glance(problem, self.search.limits, range(_FIRST))
@@ -336,7 +335,7 @@ class _Bucketings:
             return None
         from commcc.schedule.search import glance
 
-        search, problem = self.search, self.sketch(tried.buckets)
+        search, problem = self.search, self.search.sketch(tried.buckets)
         if problem is None or _longer(problem.bound, best):
             return Judged(replace(tried, step_ns=NEVER if problem is None else problem.bound), None, busy)
         hopeless = None if best.tried.over else best.tried.step_ns * (1000 + _LONGER) // 1000
@@ -355,15 +354,6 @@ class _Bucketings:
         buckets = (*self.others, *map(self._bucket, merged))
         members = sum(len(bucket.members) for bucket in buckets)
         return replace(like, choice=self.choice, buckets=buckets, members=members)
-
-    def sketch(self, buckets: Sequence[Bucket]) -> Schedulable | None:
-        """The graph with these buckets; None where it is cyclic."""
-        from commcc.apply.order import WaitsForItself
-
-        try:
-            return self.search.sketches.merged(buckets) if buckets else self.search.unmerged.units
-        except WaitsForItself:
-            return None
 
     def _bucket(self, members: Members) -> Bucket:
         if members not in self.planned:
