@@ -17,6 +17,8 @@ from commcc.capture.models.tensor_parallel import TensorParallel
 from commcc.capture.shards import shard
 
 WIDTH = 16
+#: Of most models: compiling them takes most of the time of a test.
+BLOCKS = 2
 
 
 class Block(nn.Module):
@@ -37,7 +39,7 @@ class Gathered(nn.Module):
 
 
 def fsdp(mesh: Any) -> nn.Module:
-    model = nn.Sequential(*(Block() for _ in range(3)))
+    model = nn.Sequential(*(Block() for _ in range(BLOCKS)))
     for module in list(model.modules()):
         for name, parameter in list(module.named_parameters(recurse=False)):
             shard = distribute_tensor(parameter.detach(), mesh, [Shard(0)])
@@ -49,7 +51,7 @@ def fsdp(mesh: Any) -> nn.Module:
 def tp(mesh: Any) -> nn.Module:
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-    model = nn.Sequential(*(Block() for _ in range(3)))
+    model = nn.Sequential(*(Block() for _ in range(BLOCKS)))
     for block in model:
         parallelize_module(block, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
     return model
@@ -72,7 +74,7 @@ class GatheredOnRows(nn.Module):
 def hsdp(mesh: Any) -> nn.Module:
     """Shards over half of the ranks, copies on both halves."""
     half = init_device_mesh("cpu", (2, dist.get_world_size() // 2), mesh_dim_names=("copies", "shards"))
-    model = nn.Sequential(*(Block() for _ in range(3)))
+    model = nn.Sequential(*(Block() for _ in range(BLOCKS)))
     for module in list(model.modules()):
         for name, parameter in list(module.named_parameters(recurse=False)):
             shard = distribute_tensor(parameter.detach(), half, [Replicate(), Shard(0)])
@@ -127,13 +129,13 @@ class Summed(torch.autograd.Function):
 
 def fsdp_tp(mesh: Any) -> nn.Module:
     both = init_device_mesh("cpu", (dist.get_world_size() // 2, 2), mesh_dim_names=("dp", "tp"))
-    return nn.Sequential(*(Halved(both) for _ in range(3)))
+    return nn.Sequential(*(Halved(both) for _ in range(BLOCKS)))
 
 
 def ddp(mesh: Any) -> nn.Module:
     """Gradients are reduced in the backward, which compiled autograd hands to the backend."""
     torch._dynamo.config.optimize_ddp = "python_reducer"
-    return nn.parallel.DistributedDataParallel(nn.Sequential(*(Block() for _ in range(3))))
+    return nn.parallel.DistributedDataParallel(nn.Sequential(*(Block() for _ in range(BLOCKS))))
 
 
 class Exchanged(torch.autograd.Function):
@@ -207,7 +209,7 @@ class Adapted(nn.Module):
 
 
 def lora(mesh: Any) -> nn.Module:
-    model = nn.Sequential(*(Block() for _ in range(3))).requires_grad_(False)
+    model = nn.Sequential(*(Block() for _ in range(BLOCKS))).requires_grad_(False)
     for block in model:
         block.up, block.down = Adapted(block.up), Adapted(block.down)
         shard(block, mesh)

@@ -401,31 +401,26 @@ JOBS = (
     *(("fsdp", "aot_eager", {"pipeline": PIPELINE}), ("tp", "aot_eager", {"preset": "auto"})),
     *(("checkpointed", "aot_eager", {"pipeline": PIPELINE}), ("broken", "aot_eager", {"pipeline": PIPELINE})),
     ("checkpointed", "aot_eager", {"pipeline": SPLIT, "on_refusal": "raise"}),
-    ("fsdp", "inductor", {"pipeline": PIPELINE}),  # compiling takes a CPU minute
 )
 
 
 @pytest.mark.full
 @pytest.mark.ranks
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="PyTorch without distributed")
-@pytest.mark.parametrize("inner", ["aot_eager", "inductor"])
-def test_training_computes_the_same_to_the_bit(inner, tmp_path):
+def test_training_computes_the_same_to_the_bit(tmp_path):
     """Five steps: one with gradients of two batches, one of another shape, and an evaluation at the end."""
-    jobs = [{"model": model, "inner": each, "options": options} for model, each, options in JOBS if each == inner]
+    jobs = [{"model": model, "inner": inner, "options": options} for model, inner, options in JOBS]
     for rank in (ranks := train(jobs, tmp_path)):
         assert rank == ranks[0]
         for job, found in zip(jobs, rank, strict=True):
             assert found["equal"] and found["compared"] > 100, job
-            assert found["foreseen"] is (inner == "inductor"), job
+            assert not found["foreseen"], job
             assert found["graphs"] >= 4
             assert any(after < before for before, after in found["launches"]) or job["model"] == "tp"
             assert bool(found["groups"]) == ("groups{" in job["options"].get("pipeline", ""))
 
 
-ON_FOUR = (
-    *(("hsdp", PIPELINE), ("fsdp_tp", "auto"), ("ddp", PIPELINE)),
-    *(("moe", f"tag,{PIPELINE}"), ("moe", f"tag,groups,{PIPELINE}")),
-)
+ON_FOUR = (("hsdp", PIPELINE), ("fsdp_tp", "auto"), ("ddp", PIPELINE), ("moe", f"tag,groups,{PIPELINE}"))
 #: These also change their shape, for which every graph is compiled again, and evaluate; the last one's exchanges are
 #: told from other launches where sizes are symbols.
 VARIED = (*ON_FOUR[:2], ON_FOUR[-1])
@@ -453,7 +448,7 @@ def test_twenty_steps_on_four_ranks_are_the_same_to_the_bit(tmp_path):
         for job, found in zip(jobs, rank, strict=True):
             assert found["equal"] or (found["foreseen"] and found["apart"] < 1e-5), (job, found)
             assert found["equal"] or job["model"] in ("ddp", "hsdp"), (job, found)
-            assert found["compared"] > 1000, job
+            assert found["compared"] > 700, job
             assert any(after < before for before, after in found["launches"]) or job["model"] == "fsdp_tp"
         assert rank[-1]["groups"] == ["commcc/0/ep_extra"]
 
@@ -499,7 +494,7 @@ def test_numbers_that_ops_are_given_are_not_in_the_structure():
 def test_training_by_plans_that_one_rank_wrote(tmp_path):
     job = {"model": "checkpointed", "inner": "aot_eager", "planned": SPLIT, "options": {"on_refusal": "raise"}}
     for (found,) in train([job], tmp_path):
-        assert found["equal"] and found["groups"] and [33, 2] in found["launches"]
+        assert found["equal"] and found["groups"] and [22, 2] in found["launches"]
 
 
 @pytest.mark.full

@@ -262,11 +262,9 @@ def test_caches_that_are_warm_on_one_rank_only(tmp_path):
     assert all(found["hits"] == [0, 0] for found in cold), cold
 
 
-#: Every graph is compiled twice, for seconds each: these also change their shape and evaluate.
-VARIED = ("fsdp", "tp", "checkpointed")
+#: Every graph is compiled twice, for seconds each: the first one also changes its shape and evaluates.
 TRAININGS = (
-    *(("fsdp", PIPELINE), ("tp", "auto"), ("fsdp_tp", "auto"), ("hsdp", PIPELINE), ("moe", f"tag,{PIPELINE}")),
-    *(("broken", PIPELINE), ("checkpointed", PIPELINE)),
+    *(("fsdp", PIPELINE), ("tp", "auto"), ("fsdp_tp", "auto"), ("moe", f"tag,{PIPELINE}"), ("checkpointed", PIPELINE)),
 )
 
 
@@ -280,7 +278,7 @@ def test_twenty_steps_through_inductor(tmp_path):
             "model": model,
             "inner": "inductor",
             "steps": 20,
-            "varied": model in VARIED,
+            "varied": model == "fsdp",
             "options": {"preset" if passes == "auto" else "pipeline": passes, "on_refusal": "raise"},
         }
         for model, passes in TRAININGS
@@ -289,7 +287,7 @@ def test_twenty_steps_through_inductor(tmp_path):
         # How far apart roundings are, the data of a rank decides.
         assert [{**each, "apart": 0} for each in rank] == [{**each, "apart": 0} for each in found[0]]
         for job, each in zip(jobs, rank, strict=True):
-            assert each["compared"] > 1000
+            assert each["compared"] > 700
             # What is computed again is fused with other ops there, which round differently, as the log has said.
             assert each["equal"] or (job["model"] == "checkpointed" and each["foreseen"] and each["apart"] < 1e-5), job
 
@@ -299,14 +297,15 @@ def test_twenty_steps_through_inductor(tmp_path):
 @ranks
 def test_adapters_through_inductor_and_convolutions_op_by_op(tmp_path):
     """Most parameters of the one are frozen; the other has statistics of batches in buffers."""
+    options = {"pipeline": PIPELINE, "on_refusal": "raise"}
     jobs = [
-        {"model": model, "inner": inner, "steps": 10, "options": {"pipeline": PIPELINE, "on_refusal": "raise"}}
+        {"model": model, "inner": inner, "steps": 10, "varied": inner == "aot_eager", "options": options}
         for model, inner in (("lora", "inductor"), ("conv", "aot_eager"))
     ]
     for rank in (found := train(jobs, tmp_path)):
         assert [each["launches"] for each in rank] == [each["launches"] for each in found[0]]
         for job, each in zip(jobs, rank, strict=True):
-            assert each["compared"] > 500 and each["graphs"] == 5, (job, each)
+            assert each["compared"] > 200 and each["graphs"] == (5 if job["varied"] else 2), (job, each)
             assert each["equal"] or (each["foreseen"] and each["apart"] < 1e-5), (job, each)
 
 
@@ -338,17 +337,14 @@ def test_checkpointed_layers_under_two_kinds_of_parallelism(tmp_path):
             "model": model,
             "inner": inner,
             "steps": 20,
-            "varied": (model, inner) == ("checkpointed_fsdp_tp", "aot_eager"),
+            "varied": False,
             "options": {"pipeline": PIPELINE, "on_refusal": "raise"},
         }
-        for model, inner in (
-            *(("checkpointed_fsdp_tp", "aot_eager"), ("llama_checkpointed_fsdp_tp", "aot_eager")),
-            ("checkpointed_fsdp_tp", "inductor"),
-        )
+        for model, inner in (("llama_checkpointed_fsdp_tp", "aot_eager"), ("checkpointed_fsdp_tp", "inductor"))
     ]
     for rank in (found := train(jobs, tmp_path, 4)):
         assert [each["launches"] for each in rank] == [each["launches"] for each in found[0]]
         for job, each in zip(jobs, rank, strict=True):
-            assert each["compared"] > 1500 and any(after < before for before, after in each["launches"]), (job, each)
+            assert each["compared"] > 1000 and any(after < before for before, after in each["launches"]), (job, each)
             rounded = job["inner"] == "inductor" and each["foreseen"] and each["apart"] < 1e-5
             assert each["equal"] or rounded, (job, each)

@@ -163,7 +163,7 @@ def test_each_sample_in_some_ways(ranks, tmp_path):
     every = [name for names in SAMPLES_FOR.values() for name in names]
     jobs = []
     for name in SAMPLES_FOR[ranks]:
-        ways = list(ways_of(name))[every.index(name) :: len(every)]
+        ways = list(ways_of(name))[every.index(name) :: len(every)] if name.endswith("_fw") else ()
         jobs += [rewritten(name, way, tmp_path)[0] for way in ways]
         converted = tmp_path / f"{name}.pt2"
         save(load(sample(name)), converted)
@@ -171,16 +171,19 @@ def test_each_sample_in_some_ways(ranks, tmp_path):
     all_equal(ranks, jobs, tmp_path)
 
 
+LARGER = tuple((ranks, name) for ranks, names in SAMPLES_FOR.items() for name in names if not name.endswith("_fw"))
+
+
 @pytest.mark.full
-@pytest.mark.parametrize(
-    ("ranks", "name"),
-    [(ranks, name) for ranks, names in SAMPLES_FOR.items() for name in names if not name.endswith("_fw")],
-)
-def test_each_sample_in_every_way(ranks, name, tmp_path):
-    """But for forwards, which have fewer kinds of collectives than their backwards."""
-    jobs, did = zip(*(rewritten(name, way, tmp_path) for way in ways_of(name)), strict=True)
+@pytest.mark.parametrize(("ranks", "name"), LARGER)
+def test_each_sample_in_half_of_the_ways(ranks, name, tmp_path):
+    """But for forwards, which have fewer kinds of collectives than their backwards. Every other one takes the other
+    half, but one bucket for all, which all take.
+    """
+    ways = ["whole", *list(ways_of(name))[1 + LARGER.index((ranks, name)) % 2 :: 2]]
+    jobs, did = zip(*(rewritten(name, way, tmp_path) for way in ways), strict=True)
     all_equal(ranks, list(jobs), tmp_path)
-    done = dict(zip(ways_of(name), did, strict=True))
+    done = dict(zip(ways, did, strict=True))
     assert "merged" in done["whole"]
     assert "held" in done.get("held", {"held"})
 

@@ -136,7 +136,7 @@ def noted_calls() -> dict[Any, list[Any]]:
 def samples_of(info: Any, dtype: torch.dtype) -> list[Any]:
     found: list[Any] = []
     with contextlib.suppress(Exception):  # some are for other devices, or cannot be made here
-        found.extend(islice(info.sample_inputs("cpu", dtype), 4))
+        found.extend(islice(info.sample_inputs("cpu", dtype), 2))
     return found
 
 

@@ -90,8 +90,12 @@ def form(options: Bucket, context: PlanContext) -> BucketResult:
 
 
 def by_block(options: Bucket, context: PlanContext, keys: Collection[Key]) -> dict[Key, tuple[Planned, ...]]:
-    """The buckets of transformer blocks, by key; none where there are no blocks. Memory is for the caller to count."""
-    like = replace(options, strategy="module", modules=BLOCKS, include_all_reduce=True, memory_budget=None)
+    """The buckets of transformer blocks where they stand, by key; none where there are no blocks. Memory is for the
+    caller to count.
+    """
+    like = replace(
+        options, strategy="module", modules=BLOCKS, prefetch=None, include_all_reduce=True, memory_budget=None
+    )
     try:
         buckets = form(like, context).buckets
     except OptionError:

@@ -30,6 +30,7 @@ class Strip {
     const found = spans.find(free);
     if (!found) return null;
     this.taken.push([found[0] - 8, found[1] + 8]);
+    context.clearRect(found[0] - 3, 0, length + 6, MARKER_STRIP); // no line crosses a label
     context.fillStyle = color;
     context.textAlign = "left";
     context.textBaseline = "middle";
