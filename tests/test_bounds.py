@@ -18,7 +18,7 @@ from commcc.passes.bucket import Bucket
 from commcc.timing.cost import load_model
 from commcc.timing.simulate import Simulator, heads_kernels, lower_bound
 from commcc.timing.simulate import heads as heads_module
-from commcc.timing.simulate.bound import Jobs, jackson, longest_paths
+from commcc.timing.simulate.bound import Jobs, jackson, least_step, longest_paths
 from commcc.timing.simulate.events import Events
 from commcc.timing.simulate.heads import heads
 from tests.brute_force import all_orders, optimum
@@ -40,7 +40,7 @@ def check(make, costs, orders):
     """No order is faster than any part of the bound."""
     index = make.index()
     bound, simulator = lower_bound(index, costs), Simulator(index, costs)
-    assert bound.ns == max(bound.parts.values()) == bound.parts[bound.name]
+    assert bound.ns == max(bound.parts.values()) == bound.parts[bound.name] == least_step(index, costs)
     least = min(simulator.run(order).step_ns for order in orders)
     assert bound.ns <= least, (bound, least)
     return bound, least
@@ -345,6 +345,7 @@ def test_forgetting_ancestors_keeps_it_valid(window, monkeypatch):
             patch.setattr(heads_module, "STREAM_WINDOW", window)
             patch.setattr(heads_module, "COLLECTIVE_WINDOW", window)
             short = lower_bound(index, costs).ns
+            assert short == least_step(index, costs)
         assert short <= full <= optimum(index, costs)
         weaker += short < full
     assert weaker or window > 1, "the window was never felt"
@@ -398,6 +399,7 @@ def test_programs_before_and_after_bucketing(seed):
         costs = load_model("h100,slowdown=1.2").price(each)
         simulator, rng = Simulator(each, costs), random.Random(seed)
         bound = lower_bound(each, costs).ns
+        assert bound == least_step(each, costs)
         assert 0 < bound <= simulator.run().step_ns
         for _ in range(5):
             assert bound <= simulator.run(random_order(each, rng)).step_ns

@@ -16,8 +16,8 @@ from commcc.schedule.arrays import BUFFER, NODE, Graph, Ints, Records, fill_in, 
 from commcc.schedule.folding import Folded, fold, unfold
 from commcc.schedule.judge import step_alone
 from commcc.schedule.paths import longest_tails
-from commcc.timing.simulate import Simulator, lower_bound
-from commcc.timing.simulate.bound import Jobs, longest_paths, path_bound
+from commcc.timing.simulate import Simulator
+from commcc.timing.simulate.bound import Jobs, least_step, longest_paths, path_bound
 from commcc.timing.simulate.simulator import in_flight_bytes, input_bytes
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class Problem:
         elif quick:
             self.bound = path_bound(index, costs, jobs, longest_paths(index, jobs))
         else:
-            self.bound = lower_bound(index, costs).ns
+            self.bound = least_step(index, costs)
         self.stream = {i: costs.streams.get(launch.group, launch.group) for i, launch in index.launches.items()}
         self.bytes = {i: in_flight_bytes(index, i, launch) for i, launch in index.launches.items()}
         before = [0, *accumulate(map(int, index.compute))]

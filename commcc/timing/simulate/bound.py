@@ -109,6 +109,28 @@ def lower_bound(index: GraphIndex, costs: Costs, load: Mapping[int, int] | None 
     collective that is merged takes no less time than alone, but shares what it costs its stream.
     """
     least, rests = _at_least(costs)
+    stream, *streams = _machines(index, least, rests, load)
+    parts = {
+        "compute": sum(ns for _, ns, _ in stream),
+        "busiest stream": max((sum(ns for _, ns, _ in jobs) for jobs in streams), default=0),
+        "critical path": critical_path(index, Jobs.of(index, least)),
+        "compute stream, heads and tails": jackson(stream),
+        "group streams, heads and tails": max(map(jackson, streams), default=0),
+    }
+    name = max(parts, key=lambda key: parts[key])
+    return Bound(parts[name], name, parts)
+
+
+def least_step(index: GraphIndex, costs: Costs) -> int:
+    """The ns of :func:`lower_bound` alone, which heads and tails give: they contain the other parts."""
+    least, rests = _at_least(costs)
+    return max(map(jackson, _machines(index, least, rests)))
+
+
+def _machines(
+    index: GraphIndex, least: Costs, rests: Sequence[Rest], load: Mapping[int, int] | None = None
+) -> list[list[tuple[int, int, int]]]:
+    """(head, load, tail) of what runs on the compute stream, and on each stream of collectives."""
     events = Events.of(index, least, load)
     before, after = heads(events), heads(events.mirrored())
     jobs: list[list[tuple[int, int, int]]] = [[] for _ in range(events.machines)]
@@ -117,16 +139,7 @@ def lower_bound(index: GraphIndex, costs: Costs, load: Mapping[int, int] | None 
             jobs[machine].append(job)
     for nodes, ns in rests:
         jobs[STREAM].append((min(before[node] for node in nodes), ns, min(after[node] for node in nodes)))
-    streams = jobs[STREAM + 1 :]
-    parts = {
-        "compute": sum(ns for _, ns, _ in jobs[STREAM]),
-        "busiest stream": max((sum(ns for _, ns, _ in stream) for stream in streams), default=0),
-        "critical path": critical_path(index, Jobs.of(index, least)),
-        "compute stream, heads and tails": jackson(jobs[STREAM]),
-        "group streams, heads and tails": max(map(jackson, streams), default=0),
-    }
-    name = max(parts, key=lambda key: parts[key])
-    return Bound(parts[name], name, parts)
+    return jobs
 
 
 def _at_least(costs: Costs) -> tuple[Costs, tuple[Rest, ...]]:
