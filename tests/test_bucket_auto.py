@@ -307,7 +307,7 @@ def test_blocks_are_the_same_in_each_form():
         [b.members for b in row] for row in calls.values()
     ]
     assert all(bucket.coalesced for row in calls.values() for bucket in row)
-    module = Bucket(strategy="module", form="coalesced", include_all_reduce=True)
+    module = Bucket(strategy="module", form="coalesced", prefetch=None, include_all_reduce=True)
     planned = run(program, [module]).steps[0].plan.rewrite.buckets
     assert sorted(b.members for b in planned) == sorted(b.members for row in calls.values() for b in row)
     assert {b.members: b.launch_at for b in planned} == {b.members: b.launch_at for row in calls.values() for b in row}
