@@ -103,10 +103,12 @@ def outcome(op: Any, args: Any, kwargs: Any) -> Any:
     except Exception:
         return "refused"
     leaves = [leaf for leaf in tree_leaves((result, args, kwargs)) if isinstance(leaf, torch.Tensor)]
-    return [
-        (t.dtype, t.shape, bytes(t.contiguous().view(-1).view(torch.uint8).tolist()) if t.numel() else b"")
-        for t in leaves
-    ]
+    return [(t.dtype, t.shape, _bytes(t)) for t in leaves]
+
+
+def _bytes(tensor: torch.Tensor) -> bytes:
+    whole = tensor.clone(memory_format=torch.contiguous_format)  # one element may have any stride
+    return bytes(whole.view(-1).view(torch.uint8).tolist()) if whole.numel() else b""
 
 
 def pairs(op: Any, args: Any, kwargs: Any) -> Iterator[tuple[Any, Any]]:
