@@ -288,6 +288,9 @@ def test_twenty_steps_through_inductor(tmp_path):
         assert [{**each, "apart": 0} for each in rank] == [{**each, "apart": 0} for each in found[0]]
         for job, each in zip(jobs, rank, strict=True):
             assert each["compared"] > 700
+            if job["varied"]:
+                assert each["foreseen"] and not each["groups"] and each["graphs"] >= 4, (job, each)
+                assert any(after < before for before, after in each["launches"])
             # What is computed again is fused with other ops there, which round differently, as the log has said.
             assert each["equal"] or (job["model"] == "checkpointed" and each["foreseen"] and each["apart"] < 1e-5), job
 
