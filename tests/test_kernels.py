@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from commcc.base.jit import compiled, kernel
 from commcc.passes.base import PlanContext
-from commcc.schedule import Limits, Problem, judge, scheduler
+from commcc.schedule import Limits, Problem, judge, live, scheduler, urgency, walk
 from commcc.schedule.scheduler import Policy, schedule
 from commcc.serialization import load
 from commcc.timing.cost import load_model
@@ -109,6 +109,16 @@ def test_loops_and_what_they_write_are_those_of_python():
     check()
 
 
+def test_what_a_call_shares_with_the_one_before_is_handed_over_as_it_is_now():
+    """Other contents of the same arrays, other arrays, and the first ones again."""
+    first = given_of([1, 2, 3])
+    for changed in (first, first, first._replace(numbers=np.array([7, 1])), first._replace(few=1), first):
+        changed.numbers[0] += 1
+        again = Given(*(each.copy() for each in changed[:3]), changed.few)
+        assert loops(changed) == loops.python(again)
+        assert all(np.array_equal(a, b) for a, b in zip(changed[:3], again[:3], strict=True))
+
+
 def test_a_truth_value_and_nothing_are_returned():
     @kernel
     def empty(values):
@@ -185,6 +195,9 @@ def test_a_schedule_is_that_of_python(name, share, monkeypatch):
         order = schedule(problem, base, policy, limits, until)
         assert order.tolist() != whole.tolist()
     monkeypatch.setattr(scheduler, "fill", scheduler.fill.python)
+    for module, name in ((live, "_follow"), (urgency, "_rank")):
+        monkeypatch.setattr(module, name, getattr(module, name).python)
+    monkeypatch.setattr(walk, "_known", ())
     assert order.tolist() == schedule(problem, base, policy, limits, until).tolist() != base.tolist()
     compiled_late = judge.late(problem.graph)
     for each in (base, order, compiled_late):

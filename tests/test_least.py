@@ -42,7 +42,7 @@ def test_no_order_is_cheaper(which):
     for seed in range(8):
         order = np.array(shuffled(problem, seed))
         costs = problem.costs.in_order(order)
-        assert problem.bound <= problem.simulated(order).step_ns
+        assert problem.bound <= problem.figures(order).step_ns
         if payers is None:
             continue
         least = {node: payers.least.ns.get(node, problem.costs.ns[node]) for node in range(len(costs.ns))}

@@ -112,7 +112,7 @@ def test_prices_of_another_order_are_those_of_the_graph_written_so(name):
         prices, step = priced_anew(name, tuple(order.tolist()))
         assert costs != problem.costs
         assert dict(zip(names, costs.ns, strict=True)) == prices
-        assert problem.own_step(order, 0) == problem.simulated(order).step_ns == step
+        assert problem.own_step(order, 0) == problem.figures(order).step_ns == step
         assert judge(problem.graph_in(order), order).step_ns == step
         # Another walk along the same edges and those from who pays.
         other = np.array(shuffled_behind(problem, payers.after(order), seed + 10))
@@ -175,7 +175,7 @@ def test_the_step_is_that_of_the_graph_that_comes_out(name):
     for base in (own, search(problem, Limits(budget=budget), 2).order):
         found = improved(problem, Limits(budget=budget), base, 4000)
         assert found.tolist() != list(base)
-        assert problem.simulated(found).step_ns == priced_anew(name, tuple(found.tolist()))[1]
+        assert problem.figures(found).step_ns == priced_anew(name, tuple(found.tolist()))[1]
 
 
 def test_moves_pay_under_a_tight_budget(monkeypatch):

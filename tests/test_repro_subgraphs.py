@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 import torch
 
 import commcc
 from commcc.base.errors import InputError
 from commcc.graph.index import build_index
+from commcc.schedule import Problem
 from commcc.serialization import load, save
+from commcc.timing.cost import load_model
+from commcc.timing.simulate import Simulator
 from commcc.verify import verify
 
 if TYPE_CHECKING:
@@ -164,3 +168,13 @@ class Repro(torch.nn.Module):
     assert verify(read, load(tmp_path / "loop.pt2")).status == "proved"
     (item,) = (node for node in read.graph.nodes if node.name == "getitem")
     assert item.meta["val"].shape == torch.Size([4])
+
+
+def test_what_sub_graphs_wait_for_is_exposed_in_every_order(tmp_path):
+    before = program(tmp_path, TEXT)
+    index = build_index(before)
+    costs = load_model("h100").price(index)
+    problem, order = Problem(index, costs), np.arange(len(index))
+    timeline = Simulator(index, costs).run()
+    assert timeline.exposed_ns > sum(costs.ns[launch] for launch in index.launches)
+    assert problem.figures(order) == (timeline.step_ns, timeline.exposed_ns, timeline.in_flight_bytes)

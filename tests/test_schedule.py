@@ -20,7 +20,7 @@ from commcc.base.terms import Kind
 from commcc.graph.index import build_index
 from commcc.graph.memory import MemoryModel, live_bytes
 from commcc.graph.metrics import longest_run
-from commcc.schedule import Limits, Problem, live, search, search_once
+from commcc.schedule import Limits, Problem, live, search, search_once, walk
 from commcc.schedule.curve import number_at
 from commcc.schedule.judge import judge, late
 from commcc.schedule.scheduler import Policy, fill, schedule
@@ -199,7 +199,7 @@ def test_schedules_pay():
     better = 0
     for seed in range(1, 81, 4):
         problem = problem_of(seed)
-        better += search(problem, Limits(), 6).step_ns < problem.simulator.run().step_ns
+        better += search(problem, Limits(), 6).step_ns < problem.before.step_ns
     assert better >= 18
 
 
@@ -364,6 +364,18 @@ def test_what_is_refused_where_it_was_before_would_be_refused_after_a_look_at_al
     assert any(together)
 
 
+def test_what_is_known_of_an_order_does_not_change_a_schedule(monkeypatch):
+    """Orders of two graphs in turn, with other aims, as in a search; and each where nothing is known yet."""
+    problems = [problem_of(seed) for seed in (5, 5, 6)]
+    bases = [(each, base) for each in problems for base in (np.arange(len(each.index)), late(each.graph))]
+    policies = [Policy(problems[0].bound * aim // 10, 4000, own, 2) for aim in (5, 9) for own in (0, 700)]
+    asked = [(each, base, policy) for policy in policies for each, base in (*bases, *reversed(bases))]
+    known = [schedule(each, base, policy, Limits()).tolist() for each, base, policy in asked]
+    for (each, base, policy), order in zip(asked, known, strict=True):
+        monkeypatch.setattr(walk, "_known", ())
+        assert schedule(each, base, policy, Limits()).tolist() == order
+
+
 @pytest.mark.parametrize("name", ["tiny_llama_fsdp4_bw", "tiny_moe_fsdp4_ep2_bw"])
 def test_long_runs_are_cut_where_gradients_wait(name):
     """An early target runs ahead along the long path and leaves gradients for later; rule 0 takes them in between."""
@@ -406,6 +418,8 @@ def test_judged_as_by_the_simulator_and_the_memory_model(seed, slowdown):
     judged = judge(problem.graph, np.array(order, np.int64))
     assert judged.step_ns == Simulator(index, costs).run(order).step_ns
     assert judged.peak_bytes == live_bytes(index, order).peak_bytes
+    timeline = Simulator(index, costs.in_order(np.array(order))).run(order)
+    assert problem.figures(np.array(order)) == (timeline.step_ns, timeline.exposed_ns, timeline.in_flight_bytes)
     own = judge(problem.graph, np.arange(len(index)))
     assert own.longest_run == longest_run(index, Kind.REDUCE_SCATTER)
 

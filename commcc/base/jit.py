@@ -14,6 +14,7 @@ tuples. LLVM compiles the largest kernel in a third of a second; :mod:`commcc.ba
 from __future__ import annotations
 
 import ctypes
+from array import array
 from functools import cache, update_wrapper
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar, cast
@@ -53,20 +54,39 @@ class Kernel(Generic[P, R]):
         words: list[int] = []
         kinds: list[object] = []
         for argument in args:
-            _hand_over(argument, words, kinds)
+            if isinstance(argument, tuple) and not words:
+                words, kinds = _first_words(argument)
+            else:
+                _hand_over(argument, words, kinds)
         asked = tuple(kinds)
         if asked not in self.codes:
             text, returned = Module().kernel(self.python, tuple(map(_type_of, args)))
             self.codes[asked] = _Code(text, self.python.__name__.strip("_")), returned
         code, returned = self.codes[asked]
-        given, result = (ctypes.c_int64 * len(words))(*words), (ctypes.c_int64 * max(1, len(returned.parts)))()
-        code.run(given, result)
-        return cast("R", _result(returned, result[:]))
+        given, result = array("q", words), array("q", (0,) * max(1, len(returned.parts)))
+        code.run(given.buffer_info()[0], result.buffer_info()[0])
+        return cast("R", _result(returned, result.tolist()))
 
 
 def kernel(function: Callable[P, R]) -> Kernel[P, R]:
     """A function that Python calls; its arguments are numbers, arrays and named tuples of these."""
     return Kernel(function)
+
+
+#: The first argument of the last call where that was a tuple, with what kernels get of it and its kinds.
+_last_first: tuple[Any, list[int], list[object]] | None = None
+
+
+def _first_words(argument: Any) -> tuple[list[int], list[object]]:
+    """What a kernel gets of its first argument, and the kinds: most calls share it with the call before."""
+    global _last_first
+    last = _last_first
+    if last is None or last[0] is not argument:
+        words: list[int] = []
+        kinds: list[object] = []
+        _hand_over(argument, words, kinds)
+        last = _last_first = argument, words, kinds
+    return last[1].copy(), last[2].copy()
 
 
 def _hand_over(argument: Any, words: list[int], kinds: list[object]) -> None:
@@ -75,10 +95,10 @@ def _hand_over(argument: Any, words: list[int], kinds: list[object]) -> None:
         kinds.append(type(argument))
         for item in argument:
             _hand_over(item, words, kinds)
-    elif isinstance(argument, (array := _array()).kind):
-        shape = array.shape(argument)
-        words += _address(argument, array), *shape
-        kinds += array.dtype(argument), len(shape), array.flags(argument).c_contiguous
+    elif isinstance(argument, (known := _array()).kind):
+        shape = known.shape(argument)
+        words += _address(argument, known), *shape
+        kinds += known.dtype(argument), len(shape), known.flags(argument).c_contiguous
     elif hasattr(argument, "__index__"):
         words.append(int(argument))
         kinds.append(int)
@@ -86,12 +106,12 @@ def _hand_over(argument: Any, words: list[int], kinds: list[object]) -> None:
         raise TypeError(f"no kernel takes {type(argument).__name__}: {argument!r:.60}")
 
 
-def _address(argument: Any, array: _Array) -> int:
+def _address(argument: Any, known: _Array) -> int:
     """Where an array begins. Asked of a buffer, which takes a third of the time; empty and read-only ones give none."""
     try:
         return ctypes.addressof(ctypes.c_char.from_buffer(argument))
     except (TypeError, ValueError):
-        return int(array.ctypes(argument).data)
+        return int(known.ctypes(argument).data)
 
 
 class _Array(NamedTuple):

@@ -133,7 +133,7 @@ class Reorder(Pass):
 def _report(problem: Problem, limits: Limits, best: SearchResult, peak: int) -> ReorderReport:
     from commcc.timing.predict import milliseconds
 
-    before, after = problem.before, problem.simulated(best.nodes)
+    before, after = problem.before, problem.figures(best.nodes)
     place = {node: at for at, node in enumerate(best.order)}
     launches = [n for n in problem.index.launches if place[n] != n]
     remarks = []
@@ -145,7 +145,7 @@ def _report(problem: Problem, limits: Limits, best: SearchResult, peak: int) -> 
     return ReorderReport(
         cost_model={"name": problem.costs.model, "hash": problem.costs.hash},
         step_ms=(milliseconds(before.step_ns), milliseconds(after.step_ns)),
-        exposed_ms=(milliseconds(before.exposed_ns), milliseconds(after.exposed_ns)),
+        exposed_ms=(milliseconds(before.exposed_ns), milliseconds(after.idle_ns)),
         lower_bound_ms=milliseconds(problem.bound),
         over_bound=round(after.step_ns / problem.bound - 1, 6) if problem.bound else 0.0,
         peak_bytes=(peak, best.peak_bytes),

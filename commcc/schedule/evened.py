@@ -24,10 +24,14 @@ from commcc.base.jit import compiled, kernel
 from commcc.schedule.moves import SHORT, Moves, allowed, begin, keep, later, measure, sooner, tried_step, with_payers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
 
     from commcc.schedule.arrays import Graph, Ints
     from commcc.schedule.problem import Limits, Problem
+
+    Flags = NDArray[np.bool_]
 
 #: A step is the same where it is longer by no more than one of so many parts.
 _SAME = 100_000
@@ -43,9 +47,10 @@ def evened(problem: Problem, limits: Limits, order: Iterable[int]) -> Ints:
     moves = Moves.of(problem, limits, best)
     graph, places, state = with_payers(problem, best), moves.places, moves.state[0]
     begin(graph, moves)
+    ends, computes = graph.nodes.ends > 0, graph.nodes.compute > 0
     most, tries, moved = int(state.step) + int(state.step) // _SAME, _NODES // len(places), True
     while moved and state.run > SHORT and tries > 1:
-        pairs = np.array(list(_candidates(graph, places.kept, int(state.run)))[: tries - 1], np.int64).reshape(-1, 2)
+        pairs = _candidates(ends[best], computes[best], int(state.run))[: tries - 1]
         tried = _first_taken(graph, moves, pairs, most)
         moved = tried > 0
         tries -= tried if moved else len(pairs)
@@ -53,21 +58,17 @@ def evened(problem: Problem, limits: Limits, order: Iterable[int]) -> Ints:
     return best
 
 
-def _candidates(graph: Graph, order: Ints, longest: int) -> Iterator[tuple[int, int]]:
-    """What to move of one of the longest runs, and where to, by places."""
-    ends = np.flatnonzero(graph.nodes.ends[order])
-    computed = np.flatnonzero(graph.nodes.compute[order])
-    before = np.searchsorted(computed, [*ends, len(order)])
+def _candidates(is_end: Flags, is_compute: Flags, longest: int) -> Ints:
+    """What to move of one of the longest runs, and where to: pairs of places. is_end, is_compute: by place."""
+    ends, computed = np.flatnonzero(is_end), np.flatnonzero(is_compute)
+    before = np.searchsorted(computed, [*ends.tolist(), len(is_end)])
     runs = np.diff(before, prepend=0)
     number = int(np.argmax(runs == longest))
-    own = computed[before[number] - longest : before[number]].tolist()
-    ahead, behind = ends[number : number + _NEAR].tolist(), ends[max(0, number - _NEAR) : number].tolist()[::-1]
-    for to in ahead:
-        yield from ((place, to) for place in reversed(own))
-    for to in behind:
-        yield from ((place, to) for place in own)
-    for launch in ahead:
-        yield from ((launch, place) for place in own[1:])
+    own = computed[before[number] - longest : before[number]]
+    ahead, behind = ends[number : number + _NEAR], ends[max(0, number - _NEAR) : number][::-1]
+    places = np.concatenate([np.tile(own[::-1], len(ahead)), np.tile(own, len(behind)), np.repeat(ahead, longest - 1)])
+    to = np.concatenate([np.repeat(ahead, longest), np.repeat(behind, longest), np.tile(own[1:], len(ahead))])
+    return np.stack([places, to], 1)
 
 
 @kernel

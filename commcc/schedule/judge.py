@@ -1,5 +1,8 @@
 """Step time, peak memory and longest run of compute of an order, many times over; kernels.
 
+    judge(graph, order)                 # what orders are compared by
+    figures(graph, order)               # what is told of one: its step, how long compute waits, bytes in flight
+
 The same figures as :class:`commcc.timing.simulate.Simulator`, :class:`commcc.graph.memory.MemoryModel` and
 :func:`commcc.graph.metrics.longest_run` give, and tested against these.
 """
@@ -29,8 +32,18 @@ class Judged(NamedTuple):
     longest_run: int
 
 
+class Figures(NamedTuple):
+    """step_ns; idle_ns: for how long of it the compute stream waits, at the end too; in_flight_bytes: at most."""
+
+    step_ns: int
+    idle_ns: int
+    in_flight_bytes: int
+
+
 class Scratch(NamedTuple):
-    """Arrays to write to. live: by position. end: of a launch, by node. stream_free: by stream. buffers: by buffer."""
+    """Arrays to write to. live: by position; for bytes in flight by node, waits still to come. end: of a launch, by
+    node. stream_free: by stream. buffers: by buffer.
+    """
 
     live: Ints
     end: Ints
@@ -56,6 +69,38 @@ def judge(graph: Graph, order: Ints) -> Judged:
 @kernel
 def _judge(graph: Graph, order: Ints, scratch: Scratch) -> Judged:
     return judged(graph, order, scratch)
+
+
+def figures(graph: Graph, order: Ints) -> Figures:
+    """What the simulator says of an order."""
+    return _figures(graph, order, Scratch.of(graph))
+
+
+@kernel
+def _figures(graph: Graph, order: Ints, scratch: Scratch) -> Figures:
+    step, idle = _step_and_idle(graph, order, scratch)
+    return Figures(step, idle, _in_flight(graph, order, scratch.live))
+
+
+@compiled
+def _in_flight(graph: Graph, order: Ints, unwaited: Ints) -> int:
+    """The most bytes launched and not yet waited for."""
+    flying = most = 0
+    for node in range(len(order)):
+        unwaited[node] = graph.rows[node + 1].waits - graph.rows[node].waits
+        if graph.nodes[node].placeholder and unwaited[node]:
+            flying += graph.nodes[node].bytes
+    for node in order:
+        facts = graph.nodes[node]
+        if facts.stream >= 0:
+            if facts.asynchronous:
+                flying += facts.bytes
+        elif facts.waited >= 0:
+            unwaited[facts.waited] -= 1
+            if not unwaited[facts.waited]:
+                flying -= graph.nodes[facts.waited].bytes
+        most = max(most, flying)
+    return most
 
 
 def step_alone(graph: Graph, order: Ints, prices: Mapping[int, int]) -> int:
@@ -98,7 +143,13 @@ def judged(graph: Graph, order: Ints, scratch: Scratch) -> Judged:
 @compiled
 def step_of(graph: Graph, order: Ints, scratch: Scratch) -> int:
     """Its step alone, for kernels."""
-    now = busy_until = last = 0
+    step, _idle = _step_and_idle(graph, order, scratch)
+    return step
+
+
+@compiled
+def _step_and_idle(graph: Graph, order: Ints, scratch: Scratch) -> tuple[int, int]:
+    now = busy_until = last = idle = 0
     stream_free, end = scratch.stream_free, scratch.end
     for stream in range(graph.streams):
         stream_free[stream] = 0
@@ -109,10 +160,13 @@ def step_of(graph: Graph, order: Ints, scratch: Scratch) -> int:
             end[node] = max(now, stream_free[facts.stream]) + facts.transfer
             stream_free[facts.stream] = end[node]
             busy_until = last = max(last, end[node])
-            if not facts.asynchronous:
-                now = max(now, end[node])
+            if not facts.asynchronous and end[node] > now:
+                idle += end[node] - now
+                now = end[node]
         elif facts.waited >= 0:
-            now = max(now, end[facts.waited])
+            if end[facts.waited] > now:
+                idle += end[facts.waited] - now
+                now = end[facts.waited]
         elif facts.placeholder:  # in flight at the start, or nothing
             end[node] = facts.transfer
             busy_until = max(busy_until, end[node])
@@ -122,7 +176,7 @@ def step_of(graph: Graph, order: Ints, scratch: Scratch) -> int:
                 done = busy * 1000 // permille  # work that fits while streams of collectives are busy
                 ns = -(-ns * permille // 1000) if ns <= done else busy + ns - done
             now += ns
-    return max(now, last)
+    return max(now, last), idle + max(0, last - now)
 
 
 def late(graph: Graph) -> Ints:

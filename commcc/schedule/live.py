@@ -12,17 +12,44 @@ what it is the last to touch is freed after the last one of those that still tou
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from commcc.base.jit import compiled
-from commcc.schedule.curve import add, begin_curve, last_above, most_between, number_at
+import numpy as np
+
+from commcc.base.jit import compiled, kernel
+from commcc.schedule.arrays import Graph, Ints, Records, records
+from commcc.schedule.curve import add, last_above, most_between, number_at
 
 if TYPE_CHECKING:
-    from commcc.schedule.arrays import Graph, Ints, Records
     from commcc.schedule.walk import Walk
 
 #: Of a buffer: its bytes, whether it is there, and the position at which it is freed, -1 for none.
 SIZES = ("bytes_now", "known", "freed_at")
+#: By buffer: the positions that touch it are ``touches[first:end]``, less those at the end that ran; born: the
+#: first one, -1 for none.
+BUFFER = ("first", "end", "born", *SIZES)
+
+
+class Along(NamedTuple):
+    """Memory along a base order of which nothing has run; see :data:`BUFFER`. allocated: bytes made at each position;
+    live: live bytes there.
+    """
+
+    base: Ints
+    buffers: Records
+    touches: Ints
+    allocated: Ints
+    live: Ints
+
+
+def memory_along(graph: Graph, base: Ints) -> Along:
+    """For :class:`commcc.schedule.walk.Walk`."""
+    count = len(base)
+    touches = np.empty(graph.rows[count].touched - graph.rows[0].touched, np.int64)
+    allocated, live = np.zeros((2, count), np.int64)
+    along = Along(base, records(len(graph.buffers), BUFFER), touches, allocated, live)
+    _follow(graph, along)
+    return along
 
 
 @compiled
@@ -78,11 +105,10 @@ def _begin_sizes(graph: Graph, order: Ints, buffers: Records) -> int:
     return now
 
 
-@compiled
-def begin_live(graph: Graph, walk: Walk) -> None:
-    """Live bytes along a base order of which nothing has run."""
-    rows, items, buffers = graph.rows, graph.items, walk.buffers
-    count = len(walk.nodes)
+@kernel
+def _follow(graph: Graph, along: Along) -> None:
+    rows, items, buffers, base = graph.rows, graph.items, along.buffers, along.base
+    count = len(base)
     for k in range(rows[0].touched, rows[count].touched):
         buffers[items[k]].end += 1
     begun = 0
@@ -90,16 +116,15 @@ def begin_live(graph: Graph, walk: Walk) -> None:
         buffer.first, begun = begun, begun + buffer.end
         buffer.end, buffer.born = buffer.first, -1
     for place in range(count):
-        node = walk.places[place].node
+        node = base[place]
         for k in range(rows[node].touched, rows[node + 1].touched):
             mine, facts = buffers[items[k]], graph.buffers[items[k]]
             if mine.end == mine.first:
                 mine.born = place
-                walk.places[place].allocated += facts.bytes * (1 - facts.input)
-            walk.touches[mine.end] = place
+                along.allocated[place] += facts.bytes * (1 - facts.input)
+            along.touches[mine.end] = place
             mine.end += 1
-    live_bytes(graph, walk.base, walk.live.numbers, walk.buffers)
-    begin_curve(walk.live)
+    live_bytes(graph, base, along.live, buffers)
 
 
 @compiled

@@ -14,7 +14,7 @@ from commcc.graph.memory import MemoryModel, resized
 from commcc.graph.ops.kernels import Work
 from commcc.schedule.arrays import BUFFER, NODE, Graph, Ints, Records, fill_in, records, rows_of
 from commcc.schedule.folding import Folded, fold, unfold
-from commcc.schedule.judge import step_alone
+from commcc.schedule.judge import Figures, figures, step_alone
 from commcc.schedule.paths import longest_tails
 from commcc.timing.simulate import Simulator
 from commcc.timing.simulate.bound import Jobs, least_step, longest_paths, path_bound
@@ -128,7 +128,6 @@ class Problem:
     ) -> None:
         self.index = index
         self.costs = costs
-        self.simulator = Simulator(index, costs)
         self._known = known
         count = len(index)
         self.preds = [tuple(dict.fromkeys(preds)) if len(preds) > 1 else preds for preds in index.all_preds]
@@ -161,7 +160,7 @@ class Problem:
     @cached_property
     def before(self) -> Timeline:
         """The graph's own order."""
-        return self._known.timeline if self._known is not None else self.simulator.run()
+        return self._known.timeline if self._known is not None else Simulator(self.index, self.costs).run()
 
     @cached_property
     def own_in_flight(self) -> int:
@@ -193,10 +192,12 @@ class Problem:
         fill_in(nodes.compute_ns, changed)
         return self.graph._replace(nodes=nodes)
 
-    def simulated(self, order: Ints) -> Timeline:
-        """The timeline of the graph that this order makes."""
-        costs = self.costs.in_order(order)
-        return (self.simulator if costs is self.costs else Simulator(self.index, costs)).run(order.tolist())
+    def figures(self, order: Ints) -> Figures:
+        """What the simulator says of the graph that this order makes; idle_ns counts what sub-graphs wait for too."""
+        costs = self.costs
+        found = figures(self.graph_in(order), order)
+        inside = sum(within.exposed_ns for node, within in costs.within.items() if costs.ns[node])
+        return found._replace(idle_ns=found.idle_ns + inside)
 
     def has_kernel(self, nodes: Iterable[int]) -> bool:
         """Whether any of the nodes copies in a kernel of its own, as what puts the members of a bucket together."""

@@ -1,6 +1,8 @@
 """Cuts long runs of compute nodes by launching a reduce-scatter that was put off sooner, with what brings its input.
 
     shorter = cut_runs(problem, limits, order, most=4)
+    cutter = Cutter(problem, limits, order)             # for several lengths of one order
+    shorter, shortest = cutter.cut(8), cutter.cut(4)
 
 A scheduler that has nothing to gain from a reduce-scatter leaves it behind all compute, as where a network that is busy
 for longer than compute holds it back. At the place where a run becomes too long, the next reduce-scatters of the order
@@ -27,12 +29,12 @@ _AHEAD, _WITH = 4, 40
 
 def cut_runs(problem: Problem, limits: Limits, order: Iterable[int], most: int) -> Ints:
     """The order with runs of at most so many compute nodes, as far as that can be; any legal order stays legal."""
-    return np.array(_Cutter(problem, limits, np.fromiter(order, np.int64)).cut(most), np.int64)
+    return Cutter(problem, limits, np.fromiter(order, np.int64)).cut(most)
 
 
-class _Cutter:
-    """place: of each node in the order. computed: compute nodes before each place. later: reduce-scatters in order,
-    those that ran too. sooner: what runs ahead of its place, so far.
+class Cutter:
+    """Cuts the runs of one order. place: of each node in the order. computed: compute nodes before each place. later:
+    reduce-scatters in order, those that ran too. sooner: what runs ahead of its place, so far.
     """
 
     def __init__(self, problem: Problem, limits: Limits, order: Ints) -> None:
@@ -48,9 +50,10 @@ class _Cutter:
         self.blocked: dict[int, int] = {}  # what keeps a reduce-scatter from coming sooner, until it has run
         self.first = 0
 
-    def cut(self, most: int) -> list[int]:
+    def cut(self, most: int) -> Ints:
         """See :func:`cut_runs`."""
         order, compute, feeding = self.order, self.problem.index.compute, self.problem.feeding
+        self.sooner, self.blocked, self.first = set(), {}, 0
         new_order: list[int] = []
         run = begin = 0
         for at in self.stops:
@@ -65,7 +68,8 @@ class _Cutter:
             if node in feeding:
                 run = 0
             run += compute[node]
-        return new_order + [other for other in order[begin:] if other not in self.sooner]
+        new_order += [other for other in order[begin:] if other not in self.sooner]
+        return np.array(new_order, np.int64)
 
     def _sooner(self, at: int) -> list[int]:
         """What has to run for one of the next reduce-scatters, itself last; nothing where none can come to ``at``."""

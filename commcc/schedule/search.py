@@ -60,7 +60,7 @@ from commcc.schedule.in_order import in_order
 from commcc.schedule.judge import late as late_order
 from commcc.schedule.moves import SHORT, improved
 from commcc.schedule.result import BEST, LATE, LINE, OWN, Rank, SearchResult, Setting, Start, priced, result_of
-from commcc.schedule.runs import cut_runs
+from commcc.schedule.runs import Cutter
 from commcc.schedule.scheduler import Policy, schedule
 
 if TYPE_CHECKING:
@@ -333,10 +333,11 @@ class _Search:
         """
         step = self._rank(self.best)[:3]
         for best in [candidate for candidate in self.bests if self._rank(candidate)[:3] == step]:
+            cutter = Cutter(self.problem, self.limits, best.nodes)
             for most in _CUTS:
                 if most >= min(best.longest_run, self.best.longest_run):
                     break
-                order = cut_runs(self.problem, self.limits, best.order, most)
+                order = cutter.cut(most)
                 result = priced(self.problem, result_of(self.problem, order, best.tried, best.settings))
                 same = result.step_ns * _SAME <= best.step_ns * (_SAME + 1)
                 if same and self._rank(result) < self._rank(best) and self._in_flight(order):
@@ -404,7 +405,7 @@ class _Search:
         if self.limits.in_flight is None:
             return True
         most = max(self.limits.in_flight, self.problem.own_in_flight)
-        return self.problem.simulator.run(order.tolist()).in_flight_bytes <= most
+        return self.problem.figures(order).in_flight_bytes <= most
 
     def at_the_edge(self) -> bool:
         """Whether the best order takes nearly all of the budget."""

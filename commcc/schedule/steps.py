@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 from commcc.base.jit import compiled
 from commcc.schedule.arrays import first_from
+from commcc.schedule.curve import begin_curve
 from commcc.schedule.heaps import pop, push
-from commcc.schedule.live import begin_live, hoist, ran
+from commcc.schedule.live import hoist, ran
 from commcc.schedule.ready import add_position, drop_position
-from commcc.schedule.urgency import add_urgent, drop_urgent, sort_by_latest
+from commcc.schedule.urgency import add_urgent, drop_urgent
 from commcc.schedule.walk import AWAITED, CLOSED, DUE, ENDING, EXPIRING, Walk
 
 if TYPE_CHECKING:
@@ -34,11 +35,10 @@ def begin(graph: Graph, walk: Walk) -> None:
             walk.stream_left[facts.stream] += facts.transfer
         places[place + 1].progress = places[place].progress + facts.compute_ns
         places[place + 1].computed = places[place].computed + facts.compute
-    sort_by_latest(walk.urgent)
     needs(graph, walk)
     windows(graph, walk)
     due(graph, walk)
-    begin_live(graph, walk)
+    begin_curve(walk.live)
     for place in range(count):
         node = places[place].node
         if not walk.nodes[node].missing and not graph.nodes[node].placeholder:  # graph inputs come first in any case

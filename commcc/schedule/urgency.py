@@ -1,7 +1,8 @@
 """What can run, by how soon it has to; kernels.
 
-When a node has to run at the latest is known before the first one runs, so places are sorted by it once, and what can
-run is a set of ranks: a heap would take and give back what the limits refuse, step after step.
+When a node has to run at the latest is known before the first one runs, so places are sorted by it once, for all steps
+that are aimed at, and what can run is a set of ranks: a heap would take and give back what the limits refuse, step
+after step.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from commcc.base.jit import compiled
+from commcc.base.jit import compiled, kernel
 from commcc.schedule.ready import add_position, drop_position, next_position, no_positions
 
 if TYPE_CHECKING:
-    from commcc.schedule.arrays import Ints
+    from commcc.schedule.arrays import Graph, Ints
 
 #: Bits that are sorted by at a time.
 _DIGIT = 12
@@ -22,7 +23,7 @@ _DIGIT = 12
 
 class Urgency(NamedTuple):
     """latest: by place, when it has to run. places: by rank. ranks: by place. waiting: the ranks of what can run; none
-    of them is before ``first[0]``. other, counts: for sorting.
+    of them is before ``first[0]``.
     """
 
     latest: Ints
@@ -30,22 +31,47 @@ class Urgency(NamedTuple):
     ranks: Ints
     waiting: Ints
     first: Ints
+
+
+class Ranked(NamedTuple):
+    """Places by rank, and ranks by place."""
+
+    places: Ints
+    ranks: Ints
+
+
+class _Sorting(NamedTuple):
+    """latest: by place, without the step that is aimed at. other, counts: to sort by."""
+
+    latest: Ints
+    places: Ints
+    ranks: Ints
     other: Ints
     counts: Ints
 
 
-def urgency(count: int) -> Urgency:
-    """Of so many places, of which nothing is known."""
-    latest, places, ranks, other = np.empty((4, count), np.int64)
-    counts = np.empty((1 << _DIGIT) + 1, np.int64)
-    return Urgency(latest, places, ranks, no_positions(count), np.zeros(1, np.int64), other, counts)
+def ranked(graph: Graph, base: Ints, own_permille: int) -> Ranked:
+    """What has to run first, of an order; what has to run at the same time in its own order. own_permille: see
+    :class:`commcc.schedule.scheduler.Policy`.
+    """
+    latest, places, ranks, other = np.empty((4, len(base)), np.int64)
+    sorting = _Sorting(latest, places, ranks, other, np.empty((1 << _DIGIT) + 1, np.int64))
+    _rank(graph, base, own_permille, sorting)
+    return Ranked(places, ranks)
 
 
-@compiled
-def sort_by_latest(of: Urgency) -> None:
-    """Ranks of all places; those that have to run at the same time in their own order."""
-    count, least, most = len(of.latest), 0, 0
+def urgency(known: Ranked) -> Urgency:
+    """Of places whose ranks are known; when each has to run is not."""
+    count = len(known.places)
+    return Urgency(np.empty(count, np.int64), *known, no_positions(count), np.zeros(1, np.int64))
+
+
+@kernel
+def _rank(graph: Graph, base: Ints, own_permille: int, of: _Sorting) -> None:
+    count, least, most = len(base), 0, 0
     for place in range(count):
+        facts = graph.nodes[base[place]]
+        of.latest[place] = 0 - facts.tail - facts.compute_ns * own_permille // 1000
         of.places[place] = place
         least = min(least, of.latest[place])
         most = max(most, of.latest[place])
@@ -58,7 +84,7 @@ def sort_by_latest(of: Urgency) -> None:
 
 
 @compiled
-def _sort_by_digit(of: Urgency, least: int, shift: int) -> None:
+def _sort_by_digit(of: _Sorting, least: int, shift: int) -> None:
     """One round of a radix sort; what has the same digit stays as it stands."""
     counts, count, last = of.counts, len(of.latest), (1 << _DIGIT) - 1
     for digit in range(len(counts)):

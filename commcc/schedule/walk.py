@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from commcc.schedule.arrays import Graph, Ints, Records, one_record, records
+from commcc.schedule.arrays import Graph, Ints, Records, copy_of, one_record, records
 from commcc.schedule.curve import Curve, curve
 from commcc.schedule.heaps import Heaps, heaps
-from commcc.schedule.live import SIZES
+from commcc.schedule.live import Along, memory_along
 from commcc.schedule.ready import no_positions
-from commcc.schedule.urgency import Urgency, urgency
+from commcc.schedule.urgency import Ranked, Urgency, ranked, urgency
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,9 +28,6 @@ NODE = ("position", "need", "opens", "due", "missing", "unwaited", "arrival", "d
 #: compute nodes before; bytes made there; whether it ran. group, crowded and air are lists: nodes that are to run
 #: together, launches that wait for others to land, launches in flight.
 PLACE = ("node", "order", "progress", "computed", "allocated", "done", "together", "group", "crowded", "air")
-#: By buffer: the positions that touch it are ``touches[first:end]``, less those at the end that ran; born: the
-#: first one, -1 for none.
-BUFFER = ("first", "end", "born", *SIZES)
 #: front: position in the base order of its first node that has not run. crowded, air: lengths of these lists. run:
 #: compute nodes since the last reduce-scatter. left: ns on the compute stream of what has not run. Then what the
 #: schedule aims at and its limits, -1 for none.
@@ -50,9 +47,9 @@ DUE, AWAITED, CLOSED, EXPIRING, ENDING, REFUSED = range(6)
 
 
 class Walk(NamedTuple):
-    """See :data:`NODE`, :data:`PLACE`, :data:`BUFFER`, :data:`CLOCK`; clock is a single record. live: by place, the
-    live bytes of the plan. stream_left: ns of transfers that have not begun. ready: positions of what can run, but for
-    launches; urgent: all that can run, by latest end.
+    """See :data:`NODE`, :data:`PLACE`, :data:`commcc.schedule.live.BUFFER`, :data:`CLOCK`; clock is a single record.
+    live: by place, the live bytes of the plan. stream_left: ns of transfers that have not begun. ready: positions of
+    what can run, but for launches; urgent: all that can run, by latest end.
     """
 
     base: Ints
@@ -69,23 +66,57 @@ class Walk(NamedTuple):
     urgent: Urgency
 
 
+class _Base(NamedTuple):
+    """What is known of a base order, whatever the aim. ranks: of what has to run first, by ``own_permille``."""
+
+    graph: Graph
+    memory: Along
+    ranks: dict[int, Ranked]
+
+
+#: Those of the last orders that schedules began from, the latest first: a search goes back to few of them.
+_KEPT = 4
+_known: tuple[_Base, ...] = ()
+
+
+def _base(graph: Graph, base: Ints) -> _Base:
+    """What was worked out before, or else is now."""
+    global _known
+    known = _known
+    for at, of in enumerate(known):
+        if of.graph is graph and np.array_equal(of.memory.base, base):
+            _known = (of, *known[:at], *known[at + 1 :])
+            return of
+    made = _Base(graph, memory_along(graph, base.copy()), {})
+    _known = (made, *known[: _KEPT - 1])
+    return made
+
+
+def _ranks(of: _Base, own_permille: int) -> Ranked:
+    """By when each node has to run; that is later for all where a longer step is aimed at."""
+    if own_permille not in of.ranks:
+        of.ranks[own_permille] = ranked(of.graph, of.memory.base, own_permille)
+    return of.ranks[own_permille]
+
+
 def walk_along(graph: Graph, base: Ints, bounds: Bounds, aims: Mapping[str, int] = NO_AIMS) -> Walk:
     """A schedule of which nothing has run, and nothing is known but its base order. aims: by field of its clock."""
-    count = len(base)
+    count, of = len(base), _base(graph, base)
+    memory = of.memory
     places, (budget, in_flight, prefetch) = records(count + 1, PLACE), bounds
-    places["node"][:count] = base
+    places["node"][:count], places["allocated"][:count] = base, memory.allocated
     known = {**NO_AIMS, **aims, "budget": budget, "in_flight": in_flight, "prefetch": prefetch}
     return Walk(
         base=base,
         nodes=records(count, NODE),
         places=places,
-        buffers=records(len(graph.buffers), BUFFER),
-        touches=np.empty(graph.rows[count].touched - graph.rows[0].touched, np.int64),
-        live=curve(count),
+        buffers=copy_of(memory.buffers),
+        touches=memory.touches,
+        live=curve(count)._replace(numbers=memory.live.copy()),
         clock=one_record(CLOCK, known),
         stream_free=np.zeros(graph.streams, np.int64),
         stream_left=np.zeros(graph.streams, np.int64),
         heaps=heaps(6, count + 64),
         ready=no_positions(count),
-        urgent=urgency(count),
+        urgent=urgency(_ranks(of, known.get("own_permille", 0))),
     )

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,15 @@ if TYPE_CHECKING:
     from commcc.timing.cost.types import Operation
 
 Ints = NDArray[np.int64]
+
+
+class _Paid(NamedTuple):
+    """A chain in one order. ns: of members that cost something else than in the graph's own; after: see
+    :meth:`Payers.after`.
+    """
+
+    ns: dict[int, int]
+    after: dict[int, tuple[int, ...]]
 
 
 class Payers:
@@ -42,18 +51,13 @@ class Payers:
             members.setdefault(chains.of[node], []).append(node)
         self._members = {chain: np.array(nodes, np.int64) for chain, nodes in members.items()}
         # Schedules of one graph have most chains in one of few orders.
-        self._known: dict[bytes, tuple[tuple[int, int], ...]] = {}
+        self._known: dict[bytes, _Paid] = {}
 
     def prices(self, order: Ints) -> dict[int, int]:
         """Nodes that cost something else in this order of all nodes than in the graph's own, and their ns."""
-        place, known = _places(order), self._known
-        result = dict[int, int]()
+        place, result = _places(order), dict[int, int]()
         for chain in self._changed(place):
-            members = self._in_order(chain, place)
-            key = members.tobytes()
-            if key not in known:
-                known[key] = self._priced(members.tolist())
-            result.update(known[key])
+            result.update(self._paid(chain, place).ns)
         return result
 
     def after(self, order: Ints) -> Mapping[int, tuple[int, ...]]:
@@ -61,10 +65,9 @@ class Payers:
         place = _places(order)
         result = dict(self._chains.after)
         for chain in self._changed(place):
-            members = self._in_order(chain, place).tolist()
-            for node in members:
+            for node in self._members[chain].tolist():
                 result.pop(node, None)
-            result.update(self._chains.paid(members)[1])
+            result.update(self._paid(chain, place).after)
         return result
 
     @cached_property
@@ -78,18 +81,20 @@ class Payers:
         changed: list[int] = np.unique(self._chain[place[self._late] < place[self._early]]).tolist()
         return changed
 
-    def _in_order(self, chain: int, place: Ints) -> Ints:
+    def _paid(self, chain: int, place: Ints) -> _Paid:
+        """One chain in this order."""
         members = self._members[chain]
-        return members[place[members].argsort()]
-
-    def _priced(self, members: list[int]) -> tuple[tuple[int, int], ...]:
-        """Of one chain in this order."""
-        result = []
-        for node, (read, _written, kernels) in self._chains.paid(members)[0].items():
-            own = self._operations[node]
-            if (own.read_bytes, own.kernels) != (read, kernels) and node not in self._in_place:
-                result.append((node, self._price(replace(own, read_bytes=read, kernels=kernels))))
-        return tuple(result)
+        members = members[place[members].argsort()]
+        key = members.tobytes()
+        if key not in self._known:
+            paid, after = self._chains.paid(members.tolist())
+            ns = dict[int, int]()
+            for node, (read, _written, kernels) in paid.items():
+                own = self._operations[node]
+                if (own.read_bytes, own.kernels) != (read, kernels) and node not in self._in_place:
+                    ns[node] = self._price(replace(own, read_bytes=read, kernels=kernels))
+            self._known[key] = _Paid(ns, after)
+        return self._known[key]
 
 
 def _places(order: Ints) -> Ints:
