@@ -27,7 +27,6 @@ _KNOWN = (
     *("_base_count", "_obj_to_name", "_used_names", "table"),
 )
 
-
 def copied(nodes: Iterable[fx.Node]) -> fx.Graph:
     """A graph of copies of all nodes of another one, in this order: the same names, targets and metadata."""
     graph = fx.Graph()
@@ -38,13 +37,18 @@ def copied(nodes: Iterable[fx.Node]) -> fx.Graph:
         return graph
     renamed, operands = env.__getitem__, fx.node.map_arg
     end, table, named = graph._root, graph._find_nodes_lookup_table.table, dict[object, str]()
+    # By the identity of targets, since hashing an op takes long.
+    rows: dict[int, dict[fx.Node, None]] = {}
     for node in nodes:
         op, target, name, args, kwargs = node.op, node.target, node.name, node.args, node.kwargs
         args = operands(args, renamed) if args else args
         kwargs = operands(kwargs, renamed) if kwargs else kwargs
         copy = env[node] = fx.Node(graph, name, op, target, args, kwargs, node.type)
         end.prepend(copy)
-        table[op, target if op == "call_function" else None][copy] = None
+        row = rows.get(id(target))
+        if row is None:
+            row = rows[id(target)] = table[op, target if op == "call_function" else None]
+        row[copy] = None
         named[copy] = name
         copy.meta.update(node.meta)
     graph._len, graph._graph_namespace = len(env), _Names(named)
