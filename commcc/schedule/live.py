@@ -137,9 +137,9 @@ def hoist(graph: Graph, walk: Walk, count: int) -> bool:
     for k in range(count):
         if graph.nodes[places[k].group].fixed:
             return False
-        allocated += places[walk.nodes[places[k].group].position].allocated
+        allocated += walk.allocated[walk.nodes[places[k].group].position]
     # While they run, what they read is still there.
-    if budget >= 0 and allocated and number_at(walk.live, front) - places[front].allocated + allocated > budget:
+    if budget >= 0 and allocated and number_at(walk.live, front) - walk.allocated[front] + allocated > budget:
         return False
     _together(walk, count, 1)
     allowed = not _still_too_much(graph, walk, count)
@@ -190,7 +190,7 @@ def _end_of_growth(walk: Walk, count: int) -> int:
     end = walk.clock[0].front
     for member in range(count):
         place = walk.nodes[walk.places[member].group].position
-        end = max(end, place * (walk.places[place].allocated > 0))
+        end = max(end, place * (walk.allocated[place] > 0))
     return int(end)
 
 
@@ -202,13 +202,13 @@ def _change(graph: Graph, walk: Walk, count: int, grows: int, sign: int) -> int:
         node = walk.places[member].group
         place = walk.nodes[node].position
         if place != grows:
-            add(walk.live, front, place * (walk.places[place].allocated > 0), walk.places[place].allocated * sign)
+            add(walk.live, front, place * (walk.allocated[place] > 0), walk.allocated[place] * sign)
         for k in range(graph.rows[node].touched, graph.rows[node + 1].touched):
             buffer, facts = graph.items[k], graph.buffers[graph.items[k]]
             if facts.bytes and not facts.input and not facts.kept:
                 add(walk.live, _freed_from(walk, buffer, place), place + 1, -facts.bytes * sign)
     if grows > front:
-        add(walk.live, front, grows, walk.places[grows].allocated * sign)
+        add(walk.live, front, grows, walk.allocated[grows] * sign)
     return most_between(walk.live, front, grows)
 
 

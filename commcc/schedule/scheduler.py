@@ -246,13 +246,13 @@ def _first(graph: Graph, walk: Walk) -> int:
     if launch < 0 or walk.nodes[launch].arrival <= clock.now:
         return int(front)
     # What makes more than this passes the budget at once; most candidates do where there is little memory.
-    live = number_at(walk.live, clock.front) - walk.places[clock.front].allocated
+    live = number_at(walk.live, clock.front) - walk.allocated[clock.front]
     most = clock.budget - live if clock.budget >= 0 else _MUCH
     place = next_position(walk.ready, clock.front)
     for _ in range(_READY):
         if place < 0:
             break
-        node, allocated = walk.places[place].node, walk.places[place].allocated
+        node, allocated = walk.places[place].node, walk.allocated[place]
         if (allocated <= most or not allocated) and not _holds_up(graph, walk, node) and may(graph, walk, node, 0):
             return int(node)
         place = next_position(walk.ready, place + 1)

@@ -22,7 +22,7 @@ def begin(graph: Graph, walk: Walk) -> None:
     """All that follows from the base order and the aim, and the nodes that need nothing."""
     places, clock, count = walk.places, walk.clock[0], len(walk.nodes)
     for place in range(count):
-        node = places[place].node
+        places[place].node = node = walk.base[place]
         mine, facts = walk.nodes[node], graph.nodes[node]
         mine.position, mine.missing = place, facts.missing
         mine.unwaited = graph.rows[node + 1].waits - graph.rows[node].waits

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 #: refused.
 NODE = ("position", "need", "opens", "due", "missing", "unwaited", "arrival", "done", "air", "lacking", "refused_at")
 #: By position in the base order: the node; node that ran as the so-many-th; time on the compute stream before;
-#: compute nodes before; bytes made there; whether it ran. group, crowded and air are lists: nodes that are to run
-#: together, launches that wait for others to land, launches in flight.
-PLACE = ("node", "order", "progress", "computed", "allocated", "done", "together", "group", "crowded", "air")
+#: compute nodes before; whether it ran. group, crowded and air are lists: nodes that are to run together, launches that
+#: wait for others to land, launches in flight.
+PLACE = ("node", "order", "progress", "computed", "done", "together", "group", "crowded", "air")
 #: front: position in the base order of its first node that has not run. crowded, air: lengths of these lists. run:
 #: compute nodes since the last reduce-scatter. left: ns on the compute stream of what has not run. Then what the
 #: schedule aims at and its limits, -1 for none.
@@ -48,8 +48,8 @@ DUE, AWAITED, CLOSED, EXPIRING, ENDING, REFUSED = range(6)
 
 class Walk(NamedTuple):
     """See :data:`NODE`, :data:`PLACE`, :data:`commcc.schedule.live.BUFFER`, :data:`CLOCK`; clock is a single record.
-    live: by place, the live bytes of the plan. stream_left: ns of transfers that have not begun. ready: positions of
-    what can run, but for launches; urgent: all that can run, by latest end.
+    allocated: by place, bytes made there. live: by place, the live bytes of the plan. stream_left: ns of transfers that
+    have not begun. ready: positions of what can run, but for launches; urgent: all that can run, by latest end.
     """
 
     base: Ints
@@ -57,6 +57,7 @@ class Walk(NamedTuple):
     places: Records
     buffers: Records
     touches: Ints
+    allocated: Ints
     live: Curve
     clock: Records
     stream_free: Ints
@@ -103,15 +104,15 @@ def walk_along(graph: Graph, base: Ints, bounds: Bounds, aims: Mapping[str, int]
     """A schedule of which nothing has run, and nothing is known but its base order. aims: by field of its clock."""
     count, of = len(base), _base(graph, base)
     memory = of.memory
-    places, (budget, in_flight, prefetch) = records(count + 1, PLACE), bounds
-    places["node"][:count], places["allocated"][:count] = base, memory.allocated
+    budget, in_flight, prefetch = bounds
     known = {**NO_AIMS, **aims, "budget": budget, "in_flight": in_flight, "prefetch": prefetch}
     return Walk(
         base=base,
         nodes=records(count, NODE),
-        places=places,
+        places=records(count + 1, PLACE),
         buffers=copy_of(memory.buffers),
         touches=memory.touches,
+        allocated=memory.allocated,
         live=curve(count)._replace(numbers=memory.live.copy()),
         clock=one_record(CLOCK, known),
         stream_free=np.zeros(graph.streams, np.int64),
