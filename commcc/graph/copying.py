@@ -27,6 +27,7 @@ _KNOWN = (
     *("_base_count", "_obj_to_name", "_used_names", "table"),
 )
 
+
 def copied(nodes: Iterable[fx.Node]) -> fx.Graph:
     """A graph of copies of all nodes of another one, in this order: the same names, targets and metadata."""
     graph = fx.Graph()
