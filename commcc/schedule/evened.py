@@ -24,7 +24,7 @@ from commcc.base.jit import compiled, kernel
 from commcc.schedule.moves import SHORT, Moves, allowed, begin, keep, later, measure, sooner, tried_step, with_payers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
@@ -41,9 +41,9 @@ _NEAR = 8
 _NODES = 8_000_000
 
 
-def evened(problem: Problem, limits: Limits, order: Iterable[int]) -> Ints:
+def evened(problem: Problem, limits: Limits, order: Sequence[int] | Ints) -> Ints:
     """The order with shorter runs, as far as they are found; the same step, and no more memory beyond the budget."""
-    best = np.fromiter(order, np.int64)
+    best = np.array(order, np.int64)
     moves = Moves.of(problem, limits, best)
     graph, places, state = with_payers(problem, best), moves.places, moves.state[0]
     begin(graph, moves)

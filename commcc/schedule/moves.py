@@ -21,12 +21,13 @@ Limits: a trial costs a simulation of all nodes, so on large graphs few can be m
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from commcc.base.jit import compiled, kernel
-from commcc.schedule.arrays import TABLES, records, rows_of
+from commcc.schedule.arrays import records
 from commcc.schedule.judge import Scratch, judged, step_of
 
 if TYPE_CHECKING:
@@ -98,13 +99,20 @@ def with_payers(problem: Problem, order: Ints) -> Graph:
     graph, payers = problem.graph_in(order), problem.costs.payers
     if payers is None:
         return graph
-    preds = list(problem.preds)
-    for node, paying in payers.after(order).items():
-        preds[node] = (*preds[node], *paying)
-    rows, items = rows_of(preds, *({} for _ in TABLES[2:]))
-    both = graph.rows.copy()
-    both.preds, both.users = rows.preds + len(graph.items), rows.users + len(graph.items)
-    return graph._replace(rows=both, items=np.concatenate([graph.items, items]))
+    paying, begins, count = payers.after(order), graph.rows.preds, len(order)
+    most = np.fromiter(map(len, paying.values()), np.int64, len(paying))
+    more = np.repeat(np.fromiter(paying, np.int64, len(paying)), most)
+    nodes = np.concatenate([np.repeat(np.arange(count), np.diff(begins)), more])
+    paid = np.fromiter(chain.from_iterable(paying.values()), np.int64, len(more))
+    preds = np.concatenate([graph.items[begins[0] : begins[-1]], paid])
+    rows, ends = graph.rows.copy(), len(graph.items)
+    for begin_of, own in ((rows.preds, nodes), (rows.users, preds)):
+        begin_of[:1], begin_of[1:] = ends, ends + np.cumsum(np.bincount(own, minlength=count))
+        ends += len(own)
+    by_node = nodes.argsort(kind="stable")
+    nodes, preds = nodes[by_node], preds[by_node]
+    users = nodes[preds.argsort(kind="stable")]
+    return graph._replace(rows=rows, items=np.concatenate([graph.items, preds, users]))
 
 
 @kernel
