@@ -344,6 +344,21 @@ def test_groups_are_checked_and_torch_is_left_as_it_was():
     assert not run(sample("tiny_llama_ddp_fw"), parse_pipeline("async-tp")).changed, "it has no tensor parallelism"
 
 
+def test_a_plan_that_fuses_what_is_no_collective_is_refused_by_its_line(tmp_path):
+    before = sample("tiny_llama_fsdp2_tp2_fw")
+    text = plan_text(fused(before))
+    launch = text.partition("launch: ")[2].partition(",")[0].partition("\n")[0]
+    (tmp_path / "plan.yaml").write_text(text.replace(f"launch: {launch}", f"launch: {matmul_of(before)}", 1))
+    with pytest.raises(InputError, match=f"'{matmul_of(before)}' launches no collective") as caught:
+        run(before, read_plans(tmp_path / "plan.yaml"))
+    assert "plan.yaml:" in str(caught.value)
+
+
+def matmul_of(program: Program) -> str:
+    """The name of a matmul."""
+    return next(node.name for node in program.graph.nodes if node.target is aten.mm.default)
+
+
 def test_sizes_of_the_run_are_left():
     """The fused op would need them as arguments."""
     x, shard, whole = ("f32[s0, 64][64, 1]cuda:0", "f32[s1, 64][64, 1]cuda:0", "f32[2*s1, 64][64, 1]cuda:0")

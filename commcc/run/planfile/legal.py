@@ -2,7 +2,7 @@
 
     for path, what in problems(plan, index): ...      # (('buckets', 3), 'has members of two groups')
 
-Only edits of buckets, tags, moves and orders are looked at; edits of other kinds are checked by apply, and the
+Only edits of buckets, tags, moves, orders and fused ops are looked at; edits of other kinds are checked by apply, and the
 verifier judges the result of all.
 """
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from commcc.base.terms import Kind
 from commcc.graph.annotations import EXCHANGES
 from commcc.graph.index.host import early_reads
-from commcc.plan import HostCopy, Merging, Reordering, TagEntry, WaitLabel
+from commcc.plan import Fusing, HostCopy, Merging, Reordering, TagEntry, WaitLabel
 from commcc.planning.merge_order import cycles
 
 if TYPE_CHECKING:
@@ -38,6 +38,10 @@ def problems(plan: Plan, index: GraphIndex) -> Iterator[Problem]:
             yield ("tags", number), f"'{index.names[tag.launch]}' launches no collective"
     if isinstance(plan.rewrite, Merging):
         yield from _of_merging(plan.rewrite, index)
+    if isinstance(plan.rewrite, Fusing):
+        for number, fusion in enumerate(plan.rewrite.fusions):
+            if fusion.launch not in index.launches:
+                yield ("fusions", number), f"'{index.names[fusion.launch]}' launches no collective"
 
 
 def _of_merging(merging: Merging, index: GraphIndex) -> Iterator[Problem]:
