@@ -2,8 +2,8 @@
 
     for path, what in problems(plan, index): ...      # (('buckets', 3), 'has members of two groups')
 
-Only edits of buckets, tags, moves, orders and fused ops are looked at; edits of other kinds are checked by apply, and the
-verifier judges the result of all.
+Only edits of buckets, tags, moves, orders and fused ops are looked at; edits of other kinds are checked by apply, and
+the verifier judges the result of all.
 """
 
 from __future__ import annotations
