@@ -142,11 +142,15 @@ def test_copies_to_the_host_are_syncs():
     assert index.host_syncs == {index.position[copy.name]}
 
 
-@pytest.mark.parametrize(
-    "target", [OpaqueOp(f"{name}.default") for name in ("symm_mem.mystery", "c10d.send_", "vllm.all_reduce")]
+COMMUNICATES = (
+    *("symm_mem.mystery", "c10d.send_", "vllm.all_reduce", "deepep.dispatch", "hybridep.combine_bwd", "deep_ep.op"),
+    *("mori_ep.op", "mine.dispatch", "mine.combine_tokens", "mine.halo_exchange", "flux.gemm_rs", "mynccl.op"),
 )
-def test_unknown_communication_is_a_barrier(target):
-    b = GraphBuilder()
+
+
+@pytest.mark.parametrize("name", COMMUNICATES)
+def test_unknown_communication_is_a_barrier(name):
+    b, target = GraphBuilder(), OpaqueOp(f"{name}.default")
     x = b.placeholder("x", (4,))
     first = b.call(aten.neg.default, x)
     barrier = b.graph.call_function(target, (x,))
@@ -158,10 +162,27 @@ def test_unknown_communication_is_a_barrier(target):
     assert any("unknown way" in text for text in index.warnings)
 
 
-def test_an_unknown_op_that_computes_is_no_barrier():
+def test_barriers_that_are_alike_are_named_once():
+    b = GraphBuilder()
+    nodes = [b.placeholder("x", (4,))]
+    for number in range(6):
+        nodes.append(
+            b.graph.call_function(OpaqueOp(f"deepep.{'combine' if number == 3 else 'dispatch'}.default"), (nodes[-1],))
+        )
+        nodes[-1].meta["val"] = nodes[0].meta["val"]
+    first, last = (f"'{nodes[at].name}' (deepep.{name}) communicates" for at, name in ((1, "dispatch"), (4, "combine")))
+    way = "in an unknown way: nothing moves across it"
+    warnings = build_index(b.program([nodes[-1]], {})).warnings
+    assert warnings == (f"{first} {way} (and 4 more like it)", f"{last} {way}")
+
+
+@pytest.mark.parametrize(
+    "name", ["mylib.norm", "sleep.norm", "step.norm", "mylib.tbe_input_combine", "mylib.gemm", "mylib.redispatched"]
+)
+def test_an_unknown_op_that_computes_is_no_barrier(name):
     b = GraphBuilder()
     x = b.placeholder("x", (4,))
-    node = b.graph.call_function(OpaqueOp("mylib.norm.default"), (x,))
+    node = b.graph.call_function(OpaqueOp(f"{name}.default"), (x,))
     node.meta["val"] = x.meta["val"]
     index = build_index(b.program([node], {}))
     assert not index.barriers

@@ -283,32 +283,36 @@ def _first_size(xs: Any) -> int | None:
 
 
 def _warning(node: fx.Node, inside: Inside | None) -> str:
-    """Why nothing moves across a barrier."""
+    """Why nothing moves across a barrier, behind its name."""
     name = ops.op_name(node.target)
     if inside is not None:
         kinds = ", ".join(f"{number} {kind}" for kind, number in inside.kinds.items())
         often = ", once through where it may run more often" if inside.at_least else ""
         return (
-            f"'{node.name}' ({name}) launches {kinds} in a sub-graph: nothing moves across it, and its time is that of "
+            f"({name}) launches {kinds} in a sub-graph: nothing moves across it, and its time is that of "
             f"the node{often}"
         )
     source = awaited(node)
     if source is not None:
-        name = f"waits for '{source.name}' ({ops.op_name(source.target)}), of which nothing is known"
-        return f"'{node.name}' {name}: nothing moves across it"
+        known = f"'{source.name}' ({ops.op_name(source.target)})"
+        return f"waits for {known}, of which nothing is known: nothing moves across it"
     if ops.facts(node.target).body:
-        return f"'{node.name}' ({name}) waits or communicates in a sub-graph in an unknown way: nothing moves across it"
+        return f"({name}) waits or communicates in a sub-graph in an unknown way: nothing moves across it"
     why = fence_of(name) or "communicates in an unknown way"
-    return f"'{node.name}' ({name}) {why}: nothing moves across it"
+    return f"({name}) {why}: nothing moves across it"
 
 
 def _warnings(
     walk: _Walk, fenced: Mapping[fx.Node, int], inside: Mapping[int, Inside], launches: Mapping[int, Launch]
 ) -> Iterator[str]:
     """What nothing moves across, and whether the graph is that of one rank."""
+    alike: dict[str, list[str]] = defaultdict(list)
     for node, i in fenced.items():
         if awaited(node) not in fenced:
-            yield _warning(node, inside.get(i))
+            alike[_warning(node, inside.get(i))].append(node.name)
+    for why, names in alike.items():
+        more = f" (and {len(names) - 1} more like it)" if len(names) > 1 else ""
+        yield f"'{names[0]}' {why}{more}"
     yield from _of_one_rank([walk.nodes[i] for i, launch in launches.items() if launch.kind is Kind.ALL_TO_ALL])
 
 

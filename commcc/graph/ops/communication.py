@@ -20,9 +20,15 @@ if TYPE_CHECKING:
 
     from commcc.graph.ops.collective_table import CollectiveOp
 
+#: Names of ops that say so: of collectives and messages, of exchanges of tokens, of products fused with collectives.
 _SOUNDS_LIKE_IT = re.compile(
-    r"all_?gather|reduce_?scatter|all_?reduce|all_?to_?all|(^|_)(a2a|nccl|nvshmem|isend|irecv|send|recv|barrier)(_|$)"
+    r"all_?gather|reduce_?scatter|all_?reduce|all_?to_?all"
+    r"|(^|_)(a2a|nccl|nvshmem|isend|irecv|send|recv|barrier|p2p|exchange)(_|$)"
+    r"|^(dispatch|combine)(_|$)|(^|_)((ag|ar|rs)_gemm|gemm_(ag|ar|rs))(_|$)"
 )
+#: Names of libraries that do: of expert parallelism (``deepep``, ``hybridep``, ``mori_ep``), or named after what they
+#: communicate with.
+_LIBRARY_SOUNDS_LIKE_IT = re.compile(r"(^|_|deep|hybrid)ep$|nccl|nvshmem")
 _GROUP_ARGUMENTS = frozenset({"group_name", "process_group"})
 
 
@@ -54,7 +60,7 @@ def is_local(target: Any) -> bool:
 def is_unknown_communication(target: Any) -> bool:
     """Whether the op communicates in a way the table does not describe: nothing may move across it.
 
-    Told by its library, by a group argument in its schema, or, for libraries, by its name.
+    Told by its library, by a group argument in its schema, or by its name and that of its library.
     """
     name = op_name(target)
     if name in COLLECTIVES or name == WAIT or name in LOCAL_OPS:
@@ -62,7 +68,8 @@ def is_unknown_communication(target: Any) -> bool:
     library, _, op = name.partition(".")
     if library in libraries.COMMUNICATING:
         return True
-    if library not in libraries.LOCAL and _SOUNDS_LIKE_IT.search(op):
+    sounds = _SOUNDS_LIKE_IT.search(op) or _LIBRARY_SOUNDS_LIKE_IT.search(library)
+    if library not in libraries.LOCAL and sounds:
         return True
     schema = getattr(target, "_schema", None)
     return schema is not None and any(argument.name in _GROUP_ARGUMENTS for argument in schema.arguments)

@@ -23,7 +23,7 @@ UNTOLD = COLLECTIVE - {"_c10d_functional_autograd"}
 #: Libraries whose ops were run to see what they do (``tests/test_op_facts.py``).
 TESTED = frozenset({"aten", "prims"})
 #: Libraries whose ops communicate, unless something else is known of one.
-COMMUNICATING = COLLECTIVE | {"symm_mem", "_dtensor", "nccl", "deep_ep", "torchcomms"}
+COMMUNICATING = COLLECTIVE | {"symm_mem", "_dtensor", "nccl", "torchcomms"}
 #: Libraries of PyTorch that never communicate, whatever their ops are called.
 LOCAL = frozenset({"aten", "prims", "inductor", "inductor_prims", "higher_order", "operator", "fsdp"})
 #: Libraries that PyTorch brings along.
