@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from commcc.base.terms import Kind
-from commcc.graph.index import build_index
+from commcc.graph.index import Tensor, build_index
 from commcc.graph.memory import MemoryModel, live_bytes
 from commcc.graph.metrics import longest_run
 from commcc.schedule import Limits, Problem, live, search, search_once, walk
@@ -39,6 +39,8 @@ from tests.slow_memory import slow_live_bytes
 from tests.slow_simulator import SlowSimulator
 from tests.test_roles import prepared
 
+#: Of an input in flight at the start.
+FLOATS = Tensor("float32", 4, (8,), "cuda:0", 8)
 RELAXED = settings(max_examples=examples(120), deadline=None, suppress_health_check=list(HealthCheck))
 MANY = settings(RELAXED, max_examples=examples(500))
 FEW = settings(RELAXED, max_examples=examples(40))
@@ -362,6 +364,27 @@ def test_what_is_refused_where_it_was_before_would_be_refused_after_a_look_at_al
         fill.python(problem.graph, walk)
     assert len(refused) > 500
     assert any(together)
+
+
+@pytest.mark.parametrize("slowdown", [1000, 1400])
+@pytest.mark.parametrize("arrival", [0, 15, 10_000])
+def test_figures_of_an_input_that_is_in_flight_at_the_start(arrival, slowdown):
+    make = IndexMaker()
+    pending, x = make.input(30), make.input(10)
+    first = make.op(20, x)
+    waited = make.op(0, pending)
+    gather = make.launch(25, "g", x, size=40)
+    then = make.op(10, waited, first)
+    make.op(5, then, make.wait(gather))
+    index = make.index()
+    tensors = tuple(FLOATS if node == pending else tensor for node, tensor in enumerate(index.tensors))
+    index = replace(index, begun_elsewhere={waited: pending}, tensors=tensors)
+    index = replace(index, estimates=replace(index.estimates, arrivals={pending: arrival} if arrival else {}))
+    costs, order = make.costs(2, slowdown), np.arange(len(index))
+    timeline = Simulator(index, costs).run()
+    assert timeline.in_flight_bytes >= FLOATS.bytes
+    assert Problem(index, costs).figures(order) == (timeline.step_ns, timeline.exposed_ns, timeline.in_flight_bytes)
+    assert bool(timeline.exposed_ns > 15) == (arrival > 15)
 
 
 def test_what_is_known_of_an_order_does_not_change_a_schedule(monkeypatch):
