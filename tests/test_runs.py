@@ -15,7 +15,7 @@ from commcc.base.terms import Kind
 from commcc.graph.index import build_index
 from commcc.schedule import Limits, Problem, search
 from commcc.schedule.judge import judge, late
-from commcc.schedule.runs import Cutter, cut_runs
+from commcc.schedule.runs import Cutter
 from commcc.serialization import load
 from commcc.timing.cost import load_model
 from tests.effort import examples
@@ -64,6 +64,11 @@ def test_what_held_a_reduction_back_is_forgotten_once_it_has_run(monkeypatch, na
     assert made[0] != orders[0]
     monkeypatch.setattr(Cutter, "_missing", anew)
     assert made == [cut_runs(problem, Limits(), order, most).tolist() for order in orders]
+
+
+def cut_runs(problem, limits, order, most):
+    """The order with its runs cut, for once."""
+    return Cutter(problem, limits, np.fromiter(order, np.int64)).cut(most)
 
 
 def distance(index, order, launch, waits):

@@ -51,13 +51,9 @@ class Kernel(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run it; compile it before where arguments of these types were not there before."""
-        words: list[int] = []
-        kinds: list[object] = []
-        for argument in args:
-            if isinstance(argument, tuple) and not words:
-                words, kinds = _first_words(argument)
-            else:
-                _hand_over(argument, words, kinds)
+        words, kinds = _first_words(args[0])
+        for argument in args[1:]:
+            _hand_over(argument, words, kinds)
         asked = tuple(kinds)
         if asked not in self.codes:
             text, returned = Module().kernel(self.python, tuple(map(_type_of, args)))
@@ -81,12 +77,14 @@ def _first_words(argument: Any) -> tuple[list[int], list[object]]:
     """What a kernel gets of its first argument, and the kinds: most calls share it with the call before."""
     global _last_first
     last = _last_first
-    if last is None or last[0] is not argument:
-        words: list[int] = []
-        kinds: list[object] = []
-        _hand_over(argument, words, kinds)
-        last = _last_first = argument, words, kinds
-    return last[1].copy(), last[2].copy()
+    if last is not None and last[0] is argument:
+        return last[1].copy(), last[2].copy()
+    words: list[int] = []
+    kinds: list[object] = []
+    _hand_over(argument, words, kinds)
+    if isinstance(argument, tuple):
+        _last_first = argument, words.copy(), kinds.copy()
+    return words, kinds
 
 
 def _hand_over(argument: Any, words: list[int], kinds: list[object]) -> None:

@@ -104,9 +104,9 @@ def rows_of(
         lengths = np.zeros(count + 1, np.int64)
         if table is None:
             owners = np.repeat(np.arange(count), np.diff(starts.preds))
-            parts.append(owners[np.argsort(parts[0], kind="stable")])
-            lengths[1:] = np.bincount(parts[0], minlength=count)
-            starts[name] = begun + np.cumsum(lengths)
+            users, begins = by_key(parts[0], owners, count)
+            parts.append(users)
+            starts[name] = begun + begins
             begun += len(owners)
             continue
         if isinstance(table, Mapping):
@@ -121,6 +121,13 @@ def rows_of(
         parts.append(np.fromiter(chain.from_iterable(rows), np.int64, int(begins[-1]) - begun))
         begun = int(begins[-1])
     return starts, np.concatenate(parts)
+
+
+def by_key(keys: Ints, values: Ints, count: int) -> tuple[Ints, Ints]:
+    """The values of each key below ``count``, one row after another and each in its order; where rows begin and end."""
+    begins = np.zeros(count + 1, np.int64)
+    begins[1:] = np.cumsum(np.bincount(keys, minlength=count))
+    return values[keys.argsort(kind="stable")], begins
 
 
 @compiled

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from commcc.base.jit import compiled, kernel
-from commcc.schedule.arrays import records
+from commcc.schedule.arrays import by_key, records
 from commcc.schedule.judge import Scratch, judged, step_of
 
 if TYPE_CHECKING:
@@ -105,13 +105,10 @@ def with_payers(problem: Problem, order: Ints) -> Graph:
     nodes = np.concatenate([np.repeat(np.arange(count), np.diff(begins)), more])
     paid = np.fromiter(chain.from_iterable(paying.values()), np.int64, len(more))
     preds = np.concatenate([graph.items[begins[0] : begins[-1]], paid])
-    rows, ends = graph.rows.copy(), len(graph.items)
-    for begin_of, own in ((rows.preds, nodes), (rows.users, preds)):
-        begin_of[:1], begin_of[1:] = ends, ends + np.cumsum(np.bincount(own, minlength=count))
-        ends += len(own)
-    by_node = nodes.argsort(kind="stable")
-    nodes, preds = nodes[by_node], preds[by_node]
-    users = nodes[preds.argsort(kind="stable")]
+    preds, begins = by_key(nodes, preds, count)
+    users, begins_of_users = by_key(preds, np.repeat(np.arange(count), np.diff(begins)), count)
+    rows, end = graph.rows.copy(), len(graph.items)
+    rows.preds, rows.users = begins + end, begins_of_users + end + len(preds)
     return graph._replace(rows=rows, items=np.concatenate([graph.items, preds, users]))
 
 

@@ -1,7 +1,6 @@
 """Cuts long runs of compute nodes by launching a reduce-scatter that was put off sooner, with what brings its input.
 
-    shorter = cut_runs(problem, limits, order, most=4)
-    cutter = Cutter(problem, limits, order)             # for several lengths of one order
+    cutter = Cutter(problem, limits, order)
     shorter, shortest = cutter.cut(8), cutter.cut(4)
 
 A scheduler that has nothing to gain from a reduce-scatter leaves it behind all compute, as where a network that is busy
@@ -18,18 +17,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from commcc.schedule.arrays import Ints
     from commcc.schedule.problem import Limits, Problem
 
 #: So many reduce-scatters ahead are looked at, with at most so many nodes to bring along.
 _AHEAD, _WITH = 4, 40
-
-
-def cut_runs(problem: Problem, limits: Limits, order: Iterable[int], most: int) -> Ints:
-    """The order with runs of at most so many compute nodes, as far as that can be; any legal order stays legal."""
-    return Cutter(problem, limits, np.fromiter(order, np.int64)).cut(most)
 
 
 class Cutter:
@@ -46,14 +38,13 @@ class Cutter:
         self.computed: list[int] = [0, *np.cumsum(compute).tolist()]
         self.later = sorted(problem.feeding, key=self.place.__getitem__)
         self.stops = sorted({*np.flatnonzero(compute).tolist(), *(self.place[node] for node in self.later)})
+
+    def cut(self, most: int) -> Ints:
+        """The order with runs of at most so many compute nodes, as far as that can be; any legal order stays legal."""
+        order, compute, feeding = self.order, self.problem.index.compute, self.problem.feeding
         self.sooner: set[int] = set()
         self.blocked: dict[int, int] = {}  # what keeps a reduce-scatter from coming sooner, until it has run
         self.first = 0
-
-    def cut(self, most: int) -> Ints:
-        """See :func:`cut_runs`."""
-        order, compute, feeding = self.order, self.problem.index.compute, self.problem.feeding
-        self.sooner, self.blocked, self.first = set(), {}, 0
         new_order: list[int] = []
         run = begin = 0
         for at in self.stops:

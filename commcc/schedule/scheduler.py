@@ -226,9 +226,9 @@ def _run_together(graph: Graph, walk: Walk, launch: int, begin: int, end: int) -
 @compiled
 def _urgent(graph: Graph, walk: Walk) -> int:
     """Rule 2: the node to run next; -1 for none."""
-    rank, urgent = most_urgent(walk.urgent), walk.urgent
+    rank, urgent, clock = most_urgent(walk.urgent), walk.urgent, walk.clock[0]
     for _ in range(_URGENT):
-        if rank < 0 or urgent.latest[urgent.places[rank]] > walk.clock[0].now:
+        if rank < 0 or urgent.latest[urgent.places[rank]] + clock.target > clock.now:
             break
         node = walk.places[urgent.places[rank]].node
         if may(graph, walk, node, 0):
@@ -262,12 +262,12 @@ def _first(graph: Graph, walk: Walk) -> int:
 @compiled
 def _holds_up(graph: Graph, walk: Walk, node: int) -> bool:
     """Whether running ``node`` now costs the next awaited collective more than a stall until then."""
-    length, now = graph.nodes[node].compute_ns, walk.clock[0].now
-    while walk.heaps.sizes[AWAITED] and walk.places[walk.heaps.places[AWAITED, 0]].done:
+    length, now, awaited = graph.nodes[node].compute_ns, walk.clock[0].now, walk.heaps.places[AWAITED]
+    while walk.heaps.sizes[AWAITED] and walk.places[awaited[0]].done:
         pop(walk.heaps, AWAITED)
     if not length or not walk.heaps.sizes[AWAITED]:
         return False
-    arrival, latest = walk.heaps.keys[AWAITED, 0], walk.urgent.latest[walk.heaps.places[AWAITED, 0]]
+    arrival, latest = walk.heaps.keys[AWAITED, 0], walk.urgent.latest[awaited[0]] + walk.clock[0].target
     idle = arrival - now
     late = now + length - max(arrival, latest)
     return bool(idle < length and late > idle)

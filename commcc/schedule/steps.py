@@ -29,7 +29,6 @@ def begin(graph: Graph, walk: Walk) -> None:
         if facts.placeholder and mine.unwaited:  # in flight at the start
             mine.arrival = facts.transfer
             clock.flying += facts.bytes
-        walk.urgent.latest[place] = clock.target - facts.tail - facts.compute_ns * clock.own_permille // 1000
         clock.left += facts.compute_ns
         if facts.stream >= 0:
             walk.stream_left[facts.stream] += facts.transfer

@@ -22,8 +22,8 @@ _DIGIT = 12
 
 
 class Urgency(NamedTuple):
-    """latest: by place, when it has to run. places: by rank. ranks: by place. waiting: the ranks of what can run; none
-    of them is before ``first[0]``.
+    """latest, places, ranks: as in :class:`Ranked`. waiting: the ranks of what can run; none of them is before
+    ``first[0]``.
     """
 
     latest: Ints
@@ -34,14 +34,15 @@ class Urgency(NamedTuple):
 
 
 class Ranked(NamedTuple):
-    """Places by rank, and ranks by place."""
+    """latest: by place, when it has to run, less the step that is aimed at. places: by rank. ranks: by place."""
 
+    latest: Ints
     places: Ints
     ranks: Ints
 
 
 class _Sorting(NamedTuple):
-    """latest: by place, without the step that is aimed at. other, counts: to sort by."""
+    """See :class:`Ranked`. other, counts: to sort by."""
 
     latest: Ints
     places: Ints
@@ -57,13 +58,12 @@ def ranked(graph: Graph, base: Ints, own_permille: int) -> Ranked:
     latest, places, ranks, other = np.empty((4, len(base)), np.int64)
     sorting = _Sorting(latest, places, ranks, other, np.empty((1 << _DIGIT) + 1, np.int64))
     _rank(graph, base, own_permille, sorting)
-    return Ranked(places, ranks)
+    return Ranked(latest, places, ranks)
 
 
 def urgency(known: Ranked) -> Urgency:
-    """Of places whose ranks are known; when each has to run is not."""
-    count = len(known.places)
-    return Urgency(np.empty(count, np.int64), *known, no_positions(count), np.zeros(1, np.int64))
+    """Of places of which none can run yet."""
+    return Urgency(*known, no_positions(len(known.places)), np.zeros(1, np.int64))
 
 
 @kernel

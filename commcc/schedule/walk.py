@@ -33,7 +33,7 @@ PLACE = ("node", "order", "progress", "computed", "done", "together", "group", "
 #: schedule aims at and its limits, -1 for none.
 CLOCK = (
     *("front", "now", "flying", "computed", "placed", "crowded", "air", "run", "left"),
-    *("most_run", "target", "lead_permille", "own_permille", "bring", "budget", "spare", "in_flight", "prefetch"),
+    *("most_run", "target", "lead_permille", "bring", "budget", "spare", "in_flight", "prefetch"),
     *("queue_permille", "until"),
 )
 
@@ -119,5 +119,5 @@ def walk_along(graph: Graph, base: Ints, bounds: Bounds, aims: Mapping[str, int]
         stream_left=np.zeros(graph.streams, np.int64),
         heaps=heaps(6, count + 64),
         ready=no_positions(count),
-        urgent=urgency(_ranks(of, known.get("own_permille", 0))),
+        urgent=urgency(_ranks(of, aims.get("own_permille", 0))),
     )

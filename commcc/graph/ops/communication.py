@@ -68,8 +68,7 @@ def is_unknown_communication(target: Any) -> bool:
     library, _, op = name.partition(".")
     if library in libraries.COMMUNICATING:
         return True
-    sounds = _SOUNDS_LIKE_IT.search(op) or _LIBRARY_SOUNDS_LIKE_IT.search(library)
-    if library not in libraries.LOCAL and sounds:
+    if library not in libraries.LOCAL and (_SOUNDS_LIKE_IT.search(op) or _LIBRARY_SOUNDS_LIKE_IT.search(library)):
         return True
     schema = getattr(target, "_schema", None)
     return schema is not None and any(argument.name in _GROUP_ARGUMENTS for argument in schema.arguments)

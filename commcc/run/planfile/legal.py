@@ -18,7 +18,7 @@ from commcc.plan import Fusing, HostCopy, Merging, Reordering, TagEntry, WaitLab
 from commcc.planning.merge_order import cycles
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from commcc.graph.index import GraphIndex
     from commcc.plan import Bucket, Plan
@@ -33,15 +33,17 @@ def problems(plan: Plan, index: GraphIndex) -> Iterator[Problem]:
     if isinstance(plan.rewrite, Reordering):
         yield from _of_order(plan.rewrite.order, index)
     yield from _of_host_copies(plan, index)
-    for number, tag in enumerate(plan.of(TagEntry)):
-        if tag.launch not in index.launches:
-            yield ("tags", number), f"'{index.names[tag.launch]}' launches no collective"
+    yield from _of_launches("tags", (tag.launch for tag in plan.of(TagEntry)), index)
     if isinstance(plan.rewrite, Merging):
         yield from _of_merging(plan.rewrite, index)
     if isinstance(plan.rewrite, Fusing):
-        for number, fusion in enumerate(plan.rewrite.fusions):
-            if fusion.launch not in index.launches:
-                yield ("fusions", number), f"'{index.names[fusion.launch]}' launches no collective"
+        yield from _of_launches("fusions", (fusion.launch for fusion in plan.rewrite.fusions), index)
+
+
+def _of_launches(part: str, nodes: Iterable[int], index: GraphIndex) -> Iterator[Problem]:
+    for number, node in enumerate(nodes):
+        if node not in index.launches:
+            yield (part, number), f"'{index.names[node]}' launches no collective"
 
 
 def _of_merging(merging: Merging, index: GraphIndex) -> Iterator[Problem]:
