@@ -30,11 +30,18 @@ if TYPE_CHECKING:
 _COST = "h100"
 
 
-def load(path: str | Path) -> Program:
-    """A graph from any file that the command line reads, ``FILE::NAME`` too; nothing in it is executed."""
+def load(path: str | Path, *, ops: str | Path | None = None) -> Program:
+    """A graph from any file that the command line reads, ``FILE::NAME`` too; nothing in it is executed.
+
+    ops: a file that describes ops of other libraries than PyTorch's, as ``--ops``.
+    """
     from commcc import serialization
 
-    return serialization.load(str(path))
+    if ops is None:
+        return serialization.load(str(path))
+    from commcc.serialization.op_files import read_ops
+
+    return serialization.load(str(path), descriptions=read_ops(ops, frozenset()))
 
 
 def save(program: Program, path: str | Path) -> list[Note]:

@@ -171,7 +171,7 @@ def test_barriers_that_are_alike_are_named_once():
         )
         nodes[-1].meta["val"] = nodes[0].meta["val"]
     first, last = (f"'{nodes[at].name}' (deepep.{name}) communicates" for at, name in ((1, "dispatch"), (4, "combine")))
-    way = "in an unknown way: nothing moves across it"
+    way = "in an unknown way: nothing moves across it, unless a file says how (--ops)"
     warnings = build_index(b.program([nodes[-1]], {})).warnings
     assert warnings == (f"{first} {way} (and 4 more like it)", f"{last} {way}")
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from commcc.base.errors import InputError, OptionError
+from commcc.ep.chunk.refuse import Refused
 from commcc.graph.index import build_index
 from commcc.graph.ops import OpaqueOp, argument, facts, op_name
 from commcc.serialization.fake_ops import Evaluator
@@ -68,6 +69,12 @@ def test_an_op_by_itself(tmp_path, library):
     index = build_index(before)
     assert index.estimates.flops[index.position[node.name]] == 4 * 8 * 4
     assert error(before, chunked(before, chunks=2)) < 1e-12
+
+
+def test_an_op_that_communicates_is_not_run_for_each_chunk(tmp_path, library):
+    before = described(glu(library), written(tmp_path, GLU + "  communicates: true\n"))
+    with pytest.raises(Refused, match=r"'glu' .*communicates"):
+        chunked(before, chunks=2)
 
 
 def test_an_op_like_another(tmp_path, library):

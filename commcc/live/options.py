@@ -19,7 +19,7 @@ ERROR, REPLAN, SKIP = "error", "replan", "skip"
 #: What is read as text or as a path; the other options are compared with what they may be.
 _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     **dict.fromkeys(("pipeline", "preset"), ((str,), "text")),
-    **dict.fromkeys(("plan", "report_dir"), ((str, os.PathLike), "a path")),
+    **dict.fromkeys(("plan", "ops", "report_dir"), ((str, os.PathLike), "a path")),
     "cost": ((str, CostModel), "text, or a cost model"),
 }
 
@@ -34,6 +34,8 @@ class Options:
     ``replan`` by pipeline or preset, or ``skip``.
     on_refusal: ``keep`` leaves a graph that cannot be rewritten, or whose result is not proved, as it is and says so
     in the log; ``raise`` raises.
+    ops: a file that describes ops of other libraries than PyTorch's, as ``--ops`` (:func:`read_ops`); the same on all
+    ranks.
     report_dir: where each graph is kept before and after it is rewritten, for every command that reads graphs.
     """
 
@@ -43,6 +45,7 @@ class Options:
     plan: str | Path | None = None
     on_mismatch: str = ERROR
     on_refusal: str = KEEP
+    ops: str | Path | None = None
     report_dir: str | Path | None = None
 
     @staticmethod

@@ -44,6 +44,7 @@ from commcc.live.write_back import write_back
 from commcc.passes.options import parse_pipeline, to_text
 from commcc.run.forms import from_preset
 from commcc.run.pipeline import RunResult, run
+from commcc.serialization.op_files import described, hash_of, read_ops, undescribed
 from commcc.serialization.sections import with_used_groups
 from commcc.timing.cost import CostModel, load_model
 
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from torch import fx
 
     from commcc.base.terms import Json
+    from commcc.graph.ops.described import Description
     from commcc.graph.program import ProcessGroup, Program
     from commcc.graph.structure import Structure
     from commcc.passes.base import Pass
@@ -143,6 +145,7 @@ class GraphOutcome:
 class GraphPass:
     """Made by :func:`graph_pass`. results: of every graph so far that was rewritten. clock: of a backend's work.
     fused: whether Inductor compiles what it makes. agrees: whether ranks compare by themselves before a graph runs.
+    descriptions: of ops of other libraries.
     """
 
     passes: Sequence[Pass]
@@ -158,6 +161,7 @@ class GraphPass:
     graphs: int = 0
     fused: bool = False
     agrees: bool = False
+    descriptions: Mapping[str, Description] = field(default_factory=dict)
 
     @property
     def settings(self) -> str:
@@ -166,7 +170,8 @@ class GraphPass:
         if self.plans is not None:
             other = f"others by {planning}" if self.on_mismatch == REPLAN else f"others: {self.on_mismatch}"
             planning = f"plans {self.plans.hash}, {other}"
-        return f"commcc {commcc.__version__}, {planning}"
+        known = f", ops {hash_of(self.descriptions)}" if self.descriptions else ""
+        return f"commcc {commcc.__version__}, {planning}{known}"
 
     def uuid(self) -> bytes:
         """Changes with whatever changes results; for caches of compiled code."""
@@ -202,7 +207,7 @@ class GraphPass:
                 original.restore()
             elif made.result.changed:
                 stand_in(made.groups)
-                write_back(gm, read.program, made.result.program)
+                write_back(gm, read.program, undescribed(made.result.program))
         except BaseException as error:
             original.restore()
             if not isinstance(error, Exception):
@@ -228,7 +233,7 @@ class GraphPass:
     def _read(self, gm: fx.GraphModule) -> _Read:
         if take_apart(gm.graph):  # what is compiled has the waits that are looked for in it
             gm.recompile()
-        before = _with_ranks(from_graph_module(gm))
+        before = described(_with_ranks(from_graph_module(gm)), self.descriptions)
         before, here = (before, structure_of(before)) if self.plans is None else self.plans.fitted(before)
         return _Read(before, here, digest_of(before, before, self.settings, here))
 
@@ -357,14 +362,15 @@ def graph_pass(**options: Any) -> GraphPass:
     """A callable ``(gm, example_inputs=None) -> gm`` that rewrites graphs in place.
 
     options: fields of :class:`commcc.live.options.Options`. Raises :class:`OptionError`, and :class:`InputError` for
-    plans that cannot be read.
+    plans or descriptions of ops that cannot be read.
     """
     given = Options.of(options)
     passes = parse_pipeline(given.pipeline) if given.pipeline is not None else from_preset(given.preset or "auto")
     model = given.cost if isinstance(given.cost, CostModel) else load_model(given.cost)
     plans = None if given.plan is None else read_folder(given.plan)
     reports = None if given.report_dir is None else Reports(Path(given.report_dir))
-    return GraphPass(passes, model, given.on_refusal, reports, plans, given.on_mismatch)
+    descriptions = {} if given.ops is None else read_ops(given.ops)
+    return GraphPass(passes, model, given.on_refusal, reports, plans, given.on_mismatch, descriptions=descriptions)
 
 
 def checked(outcome: GraphOutcome, timeout_s: float | None, call: Callable[..., Any]) -> Callable[..., Any]:

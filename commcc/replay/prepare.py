@@ -309,18 +309,20 @@ def _called(node: fx.Node) -> list[Any]:
     return called
 
 
+def _problem_of_unknown(name: str, target: OpaqueOp) -> str | None:
+    described = target.described
+    if described is not None and described.communicates:
+        return f"{name} communicates through channels of its own"
+    runs = described is not None and (described.like is not None or described.runs is not None)
+    return None if runs else f"{name} is not registered with this PyTorch"
+
+
 def _problem(node: fx.Node, device: str, *, wide: bool) -> str | None:
     """Why a call cannot run here; None when it can."""
     target: Any = node.target
     name = op_name(target)
-    if (
-        isinstance(target, OpaqueOp)
-        and target.described is not None
-        and (target.described.like or target.described.runs)
-    ):
-        return None
     if isinstance(target, OpaqueOp):
-        return f"{name} is not registered with this PyTorch"
+        return _problem_of_unknown(name, target)
     if is_unknown_communication(target):
         return f"{name} communicates in a way that is not known"
     if collective_of(target) is not None and not isinstance(argument(node, "group_name"), str):

@@ -11,19 +11,25 @@
       shape: x                      # or a formula for each size: x[0], gate[1]
       tokens: {x: 0, gate: 0, result: 0}
       flops: 4 * x[0] * x[1]
+    deepep.combine:
+      arguments: [x, handle]
+      communicates: true            # through channels of its own: collectives may pass it
 
     descriptions = read_ops("ops.yaml")
     program = described(program, descriptions)      # its nodes' ops know what they are like
+    undescribed(program)                            # with the ops as they were
 
 Where the op can be loaded, ``arguments`` may be left out, and what the file says is compared with what the op does, on
 random tensors (:func:`check`).
 
-Limits: a description holds for all overloads of an op; an op has one result.
+Limits: a description holds for all overloads of an op, and in the graph itself, not in its sub-graphs.
 """
 
 from __future__ import annotations
 
 import ast
+import hashlib
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -35,6 +41,7 @@ from commcc.base.errors import OptionError
 from commcc.base.yaml_file import read_yaml
 from commcc.graph import ops
 from commcc.graph.ops.allowed import imported_ops, refusal
+from commcc.graph.ops.communication import sounds_like_communication
 from commcc.graph.ops.described import RESULT, Description, evaluated
 from commcc.graph.ops.libraries import OWN
 from commcc.serialization.targets import path_of, resolve
@@ -46,7 +53,9 @@ if TYPE_CHECKING:
     from commcc.base.yaml_file import Node
     from commcc.graph.program import Program
 
-_KEYS = ("arguments", "like", "writes", "tokens", "shape", "flops")
+#: Of an op that is not registered, behind its name, in what is noted of a file.
+NOT_UNDERSTOOD = "is not registered with this PyTorch; it is kept, but not understood"
+_KEYS = ("arguments", "like", "writes", "tokens", "shape", "flops", "communicates")
 
 
 def read_ops(path: str | Path, imported: frozenset[str] | None = None) -> dict[str, Description]:
@@ -95,8 +104,14 @@ def _description(name: str, node: Node, imported: frozenset[str] | None) -> Desc
             fields["like"].fail(
                 f"{error}: an op with its arguments is needed, as in aten.scatter_add(self, 0, index, src)"
             )
-    elif "tokens" not in fields and "shape" not in fields and "flops" not in fields and "writes" not in fields:
+    elif not any(key in fields for key in _KEYS[2:]):
         node.fail(f"nothing is said of {name}: give like, or some of {', '.join(_KEYS[2:])}")
+    communicates = "communicates" in fields and fields["communicates"].flag()
+    if like is None and "communicates" not in fields and sounds_like_communication(name, own):
+        what = "by its name or its arguments: say 'communicates: true' if it does so through channels of its own"
+        node.fail(f"{name} communicates {what}, or false")
+    if like is not None and communicates:
+        node.fail(f"{name} is like another op and communicates: give one of them")
     tokens = (
         {key: child.integer(least=0) for key, child in fields["tokens"].entries().items()} if "tokens" in fields else {}
     )
@@ -113,6 +128,7 @@ def _description(name: str, node: Node, imported: frozenset[str] | None) -> Desc
         tuple(tokens.items()),
         _shape(fields["shape"], own) if "shape" in fields else None,
         _formula(fields["flops"], fields["flops"].text(), own) if "flops" in fields else None,
+        communicates,
         loaded if imported is None or (loaded is not None and refusal(loaded, imported) is None) else None,
     )
 
@@ -169,8 +185,15 @@ def _formula(node: Node, text: str, own: tuple[str, ...]) -> str:
     return text
 
 
+def hash_of(descriptions: Mapping[str, Description]) -> str:
+    """The same for descriptions that say the same, whether or not their ops can be loaded."""
+    said = [str(replace(descriptions[name], runs=None)) for name in sorted(descriptions)]
+    return hashlib.sha256("\n".join(said).encode()).hexdigest()[:12]
+
+
 def described(program: Program, descriptions: Mapping[str, Description]) -> Program:
-    """The program, in place, with the descriptions of the ops that its nodes call."""
+    """The program, its graph in place, with the descriptions of the ops that its nodes call."""
+    understood: set[str] = set()
     for node in program.graph.nodes if descriptions else ():
         if node.op != "call_function" or not isinstance(node.target, (OpOverload, OpOverloadPacket, ops.OpaqueOp)):
             continue
@@ -178,7 +201,21 @@ def described(program: Program, descriptions: Mapping[str, Description]) -> Prog
         known = descriptions.get(".".join(path.split(".")[:2]))
         if known is not None:
             node.target = ops.OpaqueOp(path, known)
-    return program
+            understood.add(f"{path} {NOT_UNDERSTOOD}")
+    if not understood:
+        return program
+    return replace(program, notes=tuple(note for note in program.notes if note.text not in understood))
+
+
+def undescribed(program: Program) -> Program:
+    """The program with the ops themselves where descriptions stand for them; the very program where none does."""
+    if all(ops.described_as(node.target) is None for node in program.graph.nodes):
+        return program
+    graph = program.copied_graph()
+    for node in graph.nodes:
+        if ops.described_as(node.target) is not None:
+            node.target = resolve(path_of(node.target))
+    return replace(program, graph=graph)
 
 
 def check(program: Program, descriptions: Iterable[Description]) -> list[str]:
@@ -193,6 +230,9 @@ def check(program: Program, descriptions: Iterable[Description]) -> list[str]:
         )
         node = next(uses, None)
         if description.runs is None or node is None:
+            continue
+        if description.communicates:  # which needs other ranks
+            unchecked.append(description.name)
             continue
         try:
             problem = _difference(description, node)

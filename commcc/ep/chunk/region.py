@@ -249,8 +249,10 @@ class Trial:
         index = self.view.index
         if number in index.held:
             refuse(self.root, node, "is held in place by a control edge", "chunk before control edges are added")
-        if number in index.barriers:
-            refuse(self.root, node, "communicates in an unknown way", "choose modules without it")
+        own = ops.described_as(node.target)
+        if number in index.barriers or (own is not None and own.communicates):
+            how = "in an unknown way" if own is None else "through channels of its own"
+            refuse(self.root, node, f"communicates {how}", "choose modules without it")
         if _is_custom(node.target):
             what = f"is a custom op, and there is no rule for {ops.op_name(node.target)}"
             hint = "say in a file what it does (--ops FILE), or choose modules without it"

@@ -27,6 +27,7 @@ from commcc.graph.index.storage import assign_storages
 from commcc.graph.index.tensors import TensorTable
 from commcc.graph.index.traits import Traits, launches_inside, mixed_nodes, sub_graphs, traits_of_all
 from commcc.graph.index.waits import awaited, begun_elsewhere, waits_on
+from commcc.graph.ops.libraries import BELIEVED, OWN
 from commcc.graph.ops.libraries import fenced as fence_of
 from commcc.graph.ops.operands import nodes_in
 from commcc.graph.program import META_KEY, ProcessGroup, record_of
@@ -298,8 +299,10 @@ def _warning(node: fx.Node, inside: Inside | None) -> str:
         return f"waits for {known}, of which nothing is known: nothing moves across it"
     if ops.facts(node.target).body:
         return f"({name}) waits or communicates in a sub-graph in an unknown way: nothing moves across it"
-    why = fence_of(name) or "communicates in an unknown way"
-    return f"({name}) {why}: nothing moves across it"
+    if (why := fence_of(name)) is not None:
+        return f"({name}) {why}: nothing moves across it"
+    otherwise = "" if name.partition(".")[0] in OWN | BELIEVED else ", unless a file says how (--ops)"
+    return f"({name}) communicates in an unknown way: nothing moves across it{otherwise}"
 
 
 def _warnings(

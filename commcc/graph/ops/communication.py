@@ -16,6 +16,8 @@ from commcc.graph.ops.effects import LOCAL_OPS
 from commcc.graph.ops.names import argument, library_of, op_name
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from torch import fx
 
     from commcc.graph.ops.collective_table import CollectiveOp
@@ -56,6 +58,17 @@ def is_local(target: Any) -> bool:
     return library_of(target) in libraries.LOCAL - {"higher_order", "operator"}
 
 
+def sounds_like_communication(name: str, arguments: Iterable[str] = ()) -> bool:
+    """Whether ``LIBRARY.OP`` communicates by the name of the library or the op, or by those of its arguments."""
+    library, _, op = name.partition(".")
+    if library in libraries.COMMUNICATING:
+        return True
+    if not _GROUP_ARGUMENTS.isdisjoint(arguments):
+        return True
+    called = _SOUNDS_LIKE_IT.search(op) or _LIBRARY_SOUNDS_LIKE_IT.search(library)
+    return library not in libraries.LOCAL and called is not None
+
+
 @lru_cache(maxsize=4096)
 def is_unknown_communication(target: Any) -> bool:
     """Whether the op communicates in a way the table does not describe: nothing may move across it.
@@ -65,10 +78,5 @@ def is_unknown_communication(target: Any) -> bool:
     name = op_name(target)
     if name in COLLECTIVES or name == WAIT or name in LOCAL_OPS:
         return False
-    library, _, op = name.partition(".")
-    if library in libraries.COMMUNICATING:
-        return True
-    if library not in libraries.LOCAL and (_SOUNDS_LIKE_IT.search(op) or _LIBRARY_SOUNDS_LIKE_IT.search(library)):
-        return True
     schema = getattr(target, "_schema", None)
-    return schema is not None and any(argument.name in _GROUP_ARGUMENTS for argument in schema.arguments)
+    return sounds_like_communication(name, () if schema is None else [argument.name for argument in schema.arguments])

@@ -2,12 +2,15 @@
 
     Description("mylib.put", ("self", "index", "src"), like=aten.scatter_add.default, constants=(("dim", 0),))
     Description("mylib.glu", ("x", "gate"), shape="x", tokens=(("x", 0), ("gate", 0), ("result", 0)), flops="9 * x[0]")
+    Description("deepep.combine", ("x", "handle"), communicates=True)
 
 An op that is *like* another one is that op for everything that is asked of it: its name in the table of op facts, its
 arguments by name, its shape, its FLOPs. One that is described by itself computes its results, and nothing else but the
-writes that are named. Sizes in formulas are ``x[0]``, dimension 0 of argument ``x``.
+writes that are named; one that communicates keeps its place among all that has effects, and is never removed. Sizes in
+formulas are ``x[0]``, dimension 0 of argument ``x``.
 
-Limits: one result, a tensor; a formula has whole numbers, sizes, ``+``, ``-``, ``*`` and ``//``.
+Limits: shape and tokens are of one result, a tensor; a formula has whole numbers, sizes, ``+``, ``-``, ``*`` and
+``//``.
 """
 
 from __future__ import annotations
@@ -37,7 +40,8 @@ class Description:
     """name: library and op. arguments: names in order; those of ``like`` where there is one, whose other arguments are
     ``constants``. writes: arguments that are written. tokens: in which dimension of arguments and of the result
     tokens lie, row by row. shape: the argument that the result is as large as, or a formula for each size. flops: a
-    formula. runs: the op itself, where it can be loaded.
+    formula. communicates: with other ranks, through channels of its own, so that collectives may pass it. runs: the op
+    itself, where it can be loaded.
     """
 
     name: str
@@ -48,6 +52,7 @@ class Description:
     tokens: tuple[tuple[str, int], ...] = ()
     shape: str | tuple[str, ...] | None = None
     flops: str | None = None
+    communicates: bool = False
     runs: Any = None
 
     def bound(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -63,6 +68,8 @@ class Description:
 
     def call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """What the op computes: by itself where it can be loaded, else by the op that it is like."""
+        if self.communicates:
+            raise NotImplementedError(f"{self.name} communicates with other ranks")
         if self.runs is not None:
             return self.runs(*args, **kwargs)
         if self.like is None:

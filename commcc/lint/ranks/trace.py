@@ -32,7 +32,7 @@ from commcc.graph.source_lines import source_of
 from commcc.lint.ranks.types import Launch, Opaque, Sent, Splits, Trace
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from commcc.graph.index import GraphIndex
     from commcc.graph.index.graph import Tensor
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 _SPLITS = ("input_split_sizes", "output_split_sizes")
 _COMPARED = frozenset({"input", "inputs", "out", "reduce_op", "group_size", "group_name", *_SPLITS})
 _INSIDE, _UNKNOWN = "has a sub-graph that communicates", "communicates in an unknown way"
+_APART = "communicates through channels of its own"
 _DEVICE = re.compile(r"\b(cuda|xpu|hpu|npu|mtia|privateuseone):\d+")
 _GROUPS = ("group_name", "process_group")
 
@@ -62,12 +63,21 @@ def trace_of(program: Program, index: GraphIndex | None = None) -> Trace:
     return Trace(
         launches=tuple(_launch(index, nodes[at], at, known) for at in index.launches),
         steps=tuple(steps),
-        opaque=tuple(
-            Opaque(index.names[at], index.ops[at], _INSIDE if index.ops[at].startswith("higher_order.") else _UNKNOWN)
-            for at in index.barriers
-        ),
+        opaque=tuple(_opaque(index, nodes)),
         groups=dict(program.groups),
     )
+
+
+def _opaque(index: GraphIndex, nodes: Sequence[fx.Node]) -> Iterator[Opaque]:
+    """What communicates and is not looked into, in order."""
+    barriers = set(index.barriers)
+    for at, node in enumerate(nodes):
+        described = ops.described_as(node.target)
+        if at in barriers:
+            why = _INSIDE if index.ops[at].startswith("higher_order.") else _UNKNOWN
+            yield Opaque(index.names[at], index.ops[at], why)
+        elif described is not None and described.communicates:
+            yield Opaque(index.names[at], index.ops[at], _APART)
 
 
 def _launch(index: GraphIndex, node: fx.Node, at: int, known: dict[fx.Node, str]) -> Launch:

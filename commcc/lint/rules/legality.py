@@ -7,7 +7,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from commcc.graph.ops.collective_table import LAUNCHING, WAIT
-from commcc.graph.ops.libraries import fenced
+from commcc.graph.ops.libraries import OWN, fenced
 from commcc.lint.options import NoOptions
 from commcc.lint.types import Finding, Rule, Severity
 
@@ -48,8 +48,16 @@ def unknown_communication(subject: Subject, options: NoOptions) -> Iterator[Find
         yield Finding(
             f"'{index.names[node]}' ({op}) {does}: nothing is moved across it, and its time and bytes are not counted",
             subject.spots(node),
-            remedy=_ACCEPT if op.partition(".")[0] in LAUNCHING else _FUNCTIONAL,
+            remedy=_remedy(op.partition(".")[0]),
         )
+
+
+def _remedy(library: str) -> str:
+    if library in LAUNCHING:
+        return _ACCEPT
+    return (
+        _FUNCTIONAL if library in OWN else f"{_FUNCTIONAL}, or say in a file that its channels are its own (--ops FILE)"
+    )
 
 
 def use_before_wait(subject: Subject, options: NoOptions) -> Iterator[Finding]:

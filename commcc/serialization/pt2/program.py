@@ -26,6 +26,7 @@ from commcc.base.gc_pause import no_collection
 from commcc.graph.ops import op_name
 from commcc.graph.program import Note, Program, all_calls
 from commcc.serialization.metadata import lost_notes
+from commcc.serialization.op_files import NOT_UNDERSTOOD, undescribed
 from commcc.serialization.pt2.archive import (
     SIDECAR,
     Pt2Carrier,
@@ -120,10 +121,7 @@ class _Reader:
             # Last, since what reads the graph says more of what is wrong with it.
             check_types(self.raw, "ExportedProgram")
             check_names(self.document["graph_module"], {spec.name for spec in result.kept.nodes})
-        self.notes += [
-            Note(f"{target.qualified_name} is not registered with this PyTorch; it is kept, but not understood")
-            for target in result.state.opaque
-        ]
+        self.notes += [Note(f"{target.qualified_name} {NOT_UNDERSTOOD}") for target in result.state.opaque]
         module = {key: value for key, value in self.document["graph_module"].items() if key != "graph"}
         document = {**self.document, "graph_module": module}
         source = self.source
@@ -214,6 +212,7 @@ def write_pt2(program: Program, target: str | Path | IO[bytes]) -> tuple[Note, .
 
 
 def _write(program: Program, target: str | Path | IO[bytes]) -> tuple[Note, ...]:
+    program = undescribed(program)
     carrier = program.carrier if isinstance(program.carrier, Pt2Carrier) else None
     state = WriteState(carrier.opaque if carrier is not None else {})
     metadata = MetadataWriter()
