@@ -234,6 +234,16 @@ def test_inputs_that_do_not_lie_in_a_row_are_copied_first():
     assert {b.kind.value for b in plan.rewrite.buckets} == {"all_gather", "reduce_scatter", "all_reduce"}
 
 
+def test_a_launch_that_nobody_waits_for_is_in_flight():
+    build, shards = rows(4, [torch.float32], (64, 64))
+    x = build.placeholder("x", (256, 256))
+    build.call(torch.ops._c10d_functional.all_reduce.default, x, "sum", "0")
+    for shard in shards:
+        x = build.call(aten.mm.default, x, build.call(aten.view.default, build.gather(shard, 16, "0"), [256, 256]))
+    found = both(build.program([x], {"0": 16}), Bucket(groups="all"), model_of("h100,fused=no"))
+    assert found is not None and found[1] == found[0]
+
+
 @pytest.mark.parametrize(("members", "fed"), [(20, True), (40, False)])
 def test_views_do_not_count_in_what_feeds_a_reduce_scatter(members, fed):
     """The graph has views that numbers do without, and schedules of both are to be the same."""

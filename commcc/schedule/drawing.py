@@ -73,7 +73,7 @@ class Drawing:
         marks, ends, sums = np.zeros((3, total + 1), np.int64)
         owners, things, starts, by_thing = np.empty((4, most + 1), np.int64)
         making = Making(graph, owners, things, starts, by_thing, ends, marks, np.empty(edges + 1, np.int64), sums)
-        place, needed, in_flight = fill(draft, making)
+        place, needed, in_flight = fill(draft, making, np.arange(total))
         pairs = np.empty((3, needed), np.int64)
         items = np.append(items[:place], np.empty(needed, np.int64))
         graph = graph._replace(items=items, launches=np.flatnonzero(graph.nodes.stream >= 0))

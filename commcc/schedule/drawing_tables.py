@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from commcc.base.jit import compiled, kernel
+from commcc.schedule.judge import most_in_flight
 from commcc.schedule.pieces import INNER, NEW, OLD
 from commcc.schedule.problem import FEW, LIGHT, MAX_FEEDING, MAX_PREPARATION
 from commcc.schedule.tables import Making, count_needed, pair, sorted_rows
@@ -17,9 +18,9 @@ if TYPE_CHECKING:
 
 
 @kernel
-def fill(draft: Draft, making: Making) -> tuple[int, int, int]:
+def fill(draft: Draft, making: Making, order: Ints) -> tuple[int, int, int]:
     """All but table ``needed_by``. How many items there are, how many pairs that table is made of, and bytes in flight
-    at most.
+    at most, in the order of the nodes.
     """
     _nodes(draft, making.graph)
     _fresh_nodes(draft, making.graph)
@@ -31,7 +32,7 @@ def fill(draft: Draft, making: Making) -> tuple[int, int, int]:
     before, rows = draft.graph.rows, making.graph.rows
     place = _by_buffer(draft, making, before.touched, rows.touched, 0, place)
     place = _by_buffer(draft, making, before.allocated, rows.allocated, 1, place)
-    return _resized(draft, making.graph, place), needed, _in_flight(making)
+    return _resized(draft, making.graph, place), needed, most_in_flight(making.graph, order, making.ends)
 
 
 @compiled
@@ -282,26 +283,3 @@ def _resized(draft: Draft, graph: Graph, place: int) -> int:
             begun += 2
             place += 2
     return place
-
-
-@compiled
-def _in_flight(making: Making) -> int:
-    """Bytes in flight at most, in the order of the nodes."""
-    graph, now, change = making.graph, 0, making.stack
-    count = len(graph.nodes)
-    for node in range(count):
-        change[node] = 0
-    for node in range(count):
-        begin, end = graph.rows[node].waits, graph.rows[node + 1].waits
-        if begin < end:
-            held = graph.nodes[node].bytes
-            change[graph.items[end - 1]] -= held
-            if graph.nodes[node].placeholder:
-                now += held
-            else:
-                change[node] += held
-    most = 0
-    for node in range(count):
-        now += change[node]
-        most = max(most, now)
-    return most

@@ -79,12 +79,12 @@ def figures(graph: Graph, order: Ints) -> Figures:
 @kernel
 def _figures(graph: Graph, order: Ints, scratch: Scratch) -> Figures:
     step, idle = _step_and_idle(graph, order, scratch)
-    return Figures(step, idle, _in_flight(graph, order, scratch.live))
+    return Figures(step, idle, most_in_flight(graph, order, scratch.live))
 
 
 @compiled
-def _in_flight(graph: Graph, order: Ints, unwaited: Ints) -> int:
-    """The most bytes launched and not yet waited for."""
+def most_in_flight(graph: Graph, order: Ints, unwaited: Ints) -> int:
+    """The most bytes launched and not yet waited for. unwaited: space for a number of each node."""
     flying = most = 0
     for node in range(len(order)):
         unwaited[node] = graph.rows[node + 1].waits - graph.rows[node].waits
