@@ -282,7 +282,7 @@ def summed(b, scale):
     return b.reduce(scale, "0", "max")
 
 
-@pytest.mark.parametrize("case", [{"described": False}, {"between": summed}, {"scale_shape": (1, 4)}])
+@pytest.mark.parametrize("case", [{"described": False}, {"between": summed, "scale_shape": (4,)}])
 @pytest.mark.parametrize("strategy", ["greedy", "overlap", "auto"])
 def test_gathers_that_are_no_candidates_say_why(case, strategy):
     done = run(prepared(**case), parse_pipeline(f"bucket{{groups=all,strategy={strategy}}}"), model=load_model("h100"))
@@ -291,6 +291,50 @@ def test_gathers_that_are_no_candidates_say_why(case, strategy):
     assert report["left_out"] == {f"all_gather: {reason}": 2}
     if strategy == "auto":
         assert report["remarks"] == ["no collective can be merged"]
+
+
+def scaled(b, weight, *, reduction="max", dim=()):
+    """A weight in shards, scaled by its largest element on all ranks, as for float8."""
+    largest = b.reduce(b.call(aten.amax.default, b.call(aten.abs.default, weight), list(dim)), "0", reduction)
+    inverse = b.call(aten.reciprocal.default, b.call(aten.clamp.default, largest, 1e-3))
+    return b.call(aten.clamp.default, b.call(aten.mul.Tensor, weight, inverse), -1, 1)
+
+
+def float8(*, described, **how):
+    b = GraphBuilder()
+    x, outputs = b.placeholder("x", (4, 4)), []
+    for number in range(3):
+        weight = b.placeholder(f"w{number}", (2, 4))
+        if described:
+            weight.meta["desc"] = f"ParamAOTInput(target='w{number}')"
+        outputs.append(b.call(aten.mm.default, x, b.gather(scaled(b, weight, **how), 2, "0")))
+    return b.program(outputs, {"0": 2})
+
+
+@pytest.mark.parametrize("described", [True, False])
+@pytest.mark.parametrize(
+    "passes", ["bucket", "bucket{strategy=overlap}", "bucket{form=coalesced}", "tag,bucket,reorder"]
+)
+def test_scales_are_reduced_in_one_bucket_and_what_they_scale_is_gathered_in_another(described, passes):
+    program = float8(described=described)
+    found = list(identified(program).values())
+    assert [(c.kind, c.role, c.derived) for c in found] == 3 * [
+        ("all_reduce", "fsdp", "scale"),
+        ("all_gather", "fsdp", "param"),
+    ]
+    assert [c.evidence for c in found[:2]] == ["reduces a scale of w0", "gathers w0 through 8 ops"]
+    done = run(program, parse_pipeline(passes), model=load_model("h100"))
+    assert done.verified == "proved"
+    merged = [(c.kind, c.role, c.stands_for) for c in identified(done.program).values()]
+    assert sorted(merged) == [("all_gather", "fsdp", 3), ("all_reduce", "fsdp", 3)]
+    inputs = random_inputs(program.graph, 2)
+    assert same(VirtualRanks(program.graph, inputs).run(), VirtualRanks(done.program.graph, inputs).run())
+
+
+@pytest.mark.parametrize("how", [{"reduction": "sum"}, {"dim": (0,)}])
+def test_activations_of_one_input_are_no_parameters(how):
+    """Where the graph does not say what its parameters are, and no largest element says it."""
+    assert {(c.role, c.derived) for c in identified(float8(described=False, **how)).values()} == {("tp", None)}
 
 
 def test_reductions_that_are_no_candidates_say_why():

@@ -1,10 +1,11 @@
 """tag: writes the role of each eligible collective into the graph.
 
-Phase one of bucketing before overlap. Three kinds are tagged:
+Phase one of bucketing before overlap. Four kinds are tagged:
 
 1. all-gathers derived from one parameter (``fsdp``);
 2. reduce-scatters that only lead to outputs (``fsdp``);
-3. all-reduces that only lead to outputs (``ddp``, or ``fsdp`` as part of an HSDP gradient).
+3. all-reduces that only lead to outputs (``ddp``, or ``fsdp`` as part of an HSDP gradient);
+4. all-reduces of one number that a parameter is scaled by before it is gathered (``fsdp``).
 
 Tags survive partitioning, saving and loading, and copying of nodes; ``bucket`` uses them when they
 are there. On a joint graph with placeholder descriptors only parameters and buffers count.

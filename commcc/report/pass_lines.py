@@ -204,7 +204,8 @@ def _reorder(report: Document) -> Said:
         yield "control edges", count(report["control_edges"])
     rounds = report["settings"]
     best = ", then ".join(f"target {target / 1000:g} and lead {lead / 1000:g}" for target, lead, *_ in rounds)
-    which = f"the best with {best}" if rounds else "none is better than the order that is there"
+    own = "the best is the order that is there, with nodes moved" if report["moved_nodes"] else ""
+    which = f"the best with {best}" if rounds else own or "none is better than the order that is there"
     yield "search", f"{plural(report['schedules_tried'], 'schedule')}; {which}"
     for remark in report["remarks"]:
         yield "remark", remark

@@ -4,7 +4,9 @@ param-derived
     Every path backwards from the input reaches graph inputs through ops that need only that one
     input (casts, views, padding with constants), and there is exactly one such input. Where the graph says which of
     its inputs are parameters, also what several of them, or one and scales, are made into before it is gathered (a
-    weight cast to float8, a weight with its norm), by ops that neither compute products nor communicate.
+    weight cast to float8, a weight with its norm), by ops that neither compute products nor communicate, but for
+    the all-reduce of one number: the largest element of a weight in shards. That all-reduce is a *scale*. Where the
+    graph does not say which inputs are parameters, so is what one of them and such a scale are made into.
 terminal-derived
     Every path forwards from the wait reaches graph outputs, or is written over graph inputs, through one-input
     ops. A second reduction on the way (HSDP: replicate and shard group, in either order), also one of a bucket
@@ -62,7 +64,7 @@ def walk_back(index: GraphIndex, starts: tuple[int, ...], *, joining: bool = Fal
 
 def made_of_inputs(index: GraphIndex, starts: tuple[int, ...]) -> Source | None:
     """Graph inputs that ``starts`` are made of by ops of any number of operands, of which none is a compute node,
-    communicates, writes or does more than its result; None when one does.
+    communicates, writes or does more than its result; None when one does. The reduction of a scale may be among them.
     """
     inputs: set[int] = set()
     chain: set[int] = set()
@@ -75,11 +77,26 @@ def made_of_inputs(index: GraphIndex, starts: tuple[int, ...]) -> Source | None:
             inputs.add(node)
             continue
         does_more = index.compute[node] or node in index.stays or node in index.writes or node in index.host_syncs
-        if does_more or node in index.launches or node in index.wait_of:
+        launched = index.wait_of.get(node, node)
+        if does_more or (launched in index.launches and not reduces_scale(index, launched)):
             return None
         chain.add(node)
         stack.extend(index.data_preds[node])
     return Source(tuple(sorted(inputs)), tuple(sorted(chain)))
+
+
+def reduces_scale(index: GraphIndex, launch: int) -> bool:
+    """Whether a launch reduces one number, as the largest element of a parameter in shards, or a bucket of such."""
+    facts = index.launches[launch]
+    sent = [index.tensors[node] for node in facts.inputs]
+    if facts.kind is not Kind.ALL_REDUCE or not all(tensor is not None and tensor.numel for tensor in sent):
+        return False
+    return sum(tensor.numel or 0 for tensor in sent if tensor is not None) <= launched(index, launch)
+
+
+def launched(index: GraphIndex, launch: int) -> int:
+    """How many collectives were merged into this one; 1 for a plain one."""
+    return len(index.merged_from.get(launch, ())) or 1
 
 
 def _passes_through(index: GraphIndex, node: int, joining: bool) -> bool:

@@ -18,10 +18,11 @@ class Collective:
 
     input_bytes, output_bytes: of this rank, 0 when a size is symbolic without a hint.
     wire_bytes: bytes this rank sends with a ring algorithm.
-    anchor: for a gather of one parameter the parameter's placeholder, for a gradient the output slot.
+    anchor: for a gather or a scale of one parameter the parameter's placeholder, for a gradient the output slot.
     chain: nodes between the placeholder and the launch, in graph order.
     derived: ``param`` (a gather of exactly one parameter), ``terminal`` (a reduction that only leads
-    to outputs), ``bucket`` (a gather of several parameters) or None.
+    to outputs), ``scale`` (an all-reduce of one number, by which a parameter is scaled before it is gathered),
+    ``bucket`` (a gather of several parameters) or None.
     stands_for: how many collectives were merged into this one; 1 for a plain one.
     at_end: of the dataflow: no compute node comes before a gather, or after another collective.
     unknown: a size of what it sends or receives has no number, so that its bytes are at least those that are counted.

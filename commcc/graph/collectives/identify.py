@@ -6,7 +6,16 @@ from collections import Counter, deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from commcc.base.terms import Kind, Role
-from commcc.graph.collectives.derive import Sink, Source, fed_by_scatter, made_of_inputs, walk_back, walk_forward
+from commcc.graph.collectives.derive import (
+    Sink,
+    Source,
+    fed_by_scatter,
+    launched,
+    made_of_inputs,
+    reduces_scale,
+    walk_back,
+    walk_forward,
+)
 from commcc.graph.collectives.facts import Collective, GroupFacts, Identification
 from commcc.graph.collectives.owner import module_of
 from commcc.graph.collectives.pieces import REDUCTIONS, Pieces, operands
@@ -134,7 +143,7 @@ def _told_by_ends(context: _Context, number: int, launch: Launch) -> _Verdict | 
     elif launch.kind in REDUCTIONS:
         sink = walk_forward(context.pieces, launch.waits) if launch.waits else None
         if sink is None:
-            return None
+            return _scale(context, number, launch)
         if context.are_gradients(sink):
             return _gradient(context.index, number, launch, sink)
     return _activation(context, number, launch)
@@ -202,20 +211,17 @@ def _gather(index: GraphIndex, launch: Launch, source: Source) -> _Verdict:
 
 
 def _prepared(context: _Context, number: int, launch: Launch) -> _Verdict | None:
-    """Of a gather of what several parameters, or a parameter and scales, were made into. None where the graph does not
-    say what its parameters are: activations that a backward is given look the same.
-    """
-    index = context.index
-    if not context.has_parameters or context.after_compute[number]:
+    """Of a gather of what several parameters, or a parameter and scales, were made into."""
+    index, source = context.index, _made_of_parameters(context, number, launch)
+    if source is None:
         return None
-    source = made_of_inputs(index, launch.inputs)
-    parameters = [node for node in source.inputs if context.may_be_parameter(node)] if source is not None else []
-    if source is None or not parameters:
-        return None
+    parameters = [node for node in source.inputs if context.may_be_parameter(node)]
     others = [index.tensors[node] for node in source.inputs if node not in parameters]
     if not all(tensor is not None and tensor.numel == 1 for tensor in others):
         return None
     joined = [len(operands(index, node)) for node in source.chain if index.ops[node] in GATHERING]
+    if len(source.inputs) == 1 and not joined and len(launch.inputs) == 1:
+        return _gather(index, launch, source)
     if joined or len(launch.inputs) > 1:
         return _gather(index, launch, source)._replace(stands_for=max([*joined, len(launch.inputs)]))
     sizes = {node: tensor.bytes for node in parameters if (tensor := index.tensors[node]) is not None}
@@ -223,6 +229,40 @@ def _prepared(context: _Context, number: int, launch: Launch) -> _Verdict | None
     more = len(source.inputs) - 1
     evidence = f"gathers {index.names[anchor]} with {more} other input{'s' if more != 1 else ''}"
     return _Verdict(Role.FSDP, evidence, "param", anchor, source.chain)
+
+
+def _scale(context: _Context, number: int, launch: Launch) -> _Verdict | None:
+    """Of an all-reduce of one number that parameters were made into, as the largest element of a weight in shards, by
+    which it is scaled before it is gathered.
+    """
+    if not reduces_scale(context.index, number):
+        return None
+    source = _made_of_parameters(context, number, launch)
+    if source is None or not all(map(context.may_be_parameter, source.inputs)):
+        return None
+    first, count = context.index.names[source.inputs[0]], launched(context.index, number)
+    evidence = f"reduces {count} scales in one launch, of {first} first" if count > 1 else f"reduces a scale of {first}"
+    return _Verdict(Role.FSDP, evidence, "scale", source.inputs[0], source.chain)
+
+
+def _made_of_parameters(context: _Context, number: int, launch: Launch) -> Source | None:
+    """What a launch sends, where that is made of parameters, and perhaps of others. Where the graph does not say what
+    its parameters are, activations that a backward is given look the same: of one of its inputs, and numbers, by a
+    scale that all ranks agree on.
+    """
+    index = context.index
+    if context.after_compute[number]:
+        return None
+    source = made_of_inputs(index, launch.inputs)
+    if source is None or not any(map(context.may_be_parameter, source.inputs)):
+        return None
+    if context.has_parameters:
+        return source
+    tensors = [index.tensors[node] for node in source.inputs]
+    several = sum(tensor is None or tensor.numel != 1 for tensor in tensors) > launched(index, number)
+    scales = {number, *source.chain}.intersection(index.launches)
+    scaled = any(index.launches[node].reduction == "max" and reduces_scale(index, node) for node in scales)
+    return source if scaled and not several else None
 
 
 def _gradient(index: GraphIndex, number: int, launch: Launch, sink: Sink) -> _Verdict:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from commcc.base.terms import Kind
 from commcc.graph.index.modules import clean_path
 
 if TYPE_CHECKING:
@@ -32,9 +31,9 @@ def module_of(index: GraphIndex, number: int, launch: Launch, derived: str | Non
     own = next((index.modules[n] for n in near if index.modules[n] is not None), None)
     if own is not None or derived is None:
         return own
-    gathers = launch.kind is Kind.ALL_GATHER
-    starts, neighbours = (launch.waits, index.users) if gathers else (launch.inputs, index.data_preds)
-    return _nearest(index, starts, neighbours) or _parameter(index, gathers, anchor)
+    gradient = derived == "terminal"
+    starts, neighbours = (launch.inputs, index.data_preds) if gradient else (launch.waits, index.users)
+    return _nearest(index, starts, neighbours) or _parameter(index, anchor, gradient=gradient)
 
 
 def _nearest(index: GraphIndex, starts: tuple[int, ...], neighbours: tuple[tuple[int, ...], ...]) -> str | None:
@@ -53,11 +52,11 @@ def _nearest(index: GraphIndex, starts: tuple[int, ...], neighbours: tuple[tuple
     return None
 
 
-def _parameter(index: GraphIndex, gathers: bool, anchor: int | None) -> str | None:
+def _parameter(index: GraphIndex, anchor: int | None, *, gradient: bool) -> str | None:
     """The module that holds the parameter, from descriptors."""
     if anchor is None:
         return None
-    descriptor = index.descriptors.get(anchor) if gathers else index.output_descriptors[anchor]
+    descriptor = index.output_descriptors[anchor] if gradient else index.descriptors.get(anchor)
     match = _TARGET.search(descriptor or "")
     if match is None:
         return None

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 from commcc.base.errors import OptionError
 from commcc.base.reasons import Reason
 from commcc.base.record import Record
-from commcc.base.terms import Kind
 from commcc.plan import Bucket as PlannedBucket
 from commcc.plan import LeftOut
 from commcc.planning.bucket_model import AUTO, COALESCED, SIDE_BY_SIDE, BucketModel, Form, Member, key_of
@@ -129,4 +128,4 @@ def form_of(options: Bucket, context: PlanContext) -> Callable[[Sequence[Collect
 
 def launches_early(members: Sequence[Collective]) -> bool:
     """Whether the merged launch can stand at the first member, or before: parameters are there from the start."""
-    return all(c.kind is Kind.ALL_GATHER and c.derived == "param" for c in members)
+    return all(c.derived in ("param", "scale") for c in members)
