@@ -86,7 +86,8 @@ def load_on_cpu(path: Path) -> Any:
     """The graph with its devices rewritten in the text."""
     from commcc.serialization import load
 
-    text = gzip.decompress(path.read_bytes()).decode()
+    data = path.read_bytes()
+    text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "graph.fx.txt"
         target.write_text(text.replace("cuda:0", "cpu").replace("type='cuda', index=0", "type='cpu'"))
