@@ -280,6 +280,24 @@ def test_of_buckets_as_fast_those_with_short_runs_of_compute(monkeypatch, tried,
     assert spread.spread(search, none, best).choice[1].cap == (16 if expected is None else expected)
 
 
+@pytest.mark.parametrize(
+    ("best", "tried", "expected"),
+    [
+        ((1000, 40), [(1001, 36), (1000, 38), (999, 39)], 36),
+        ((1000, 40), [(1002, 10), (1000, 37)], None),  # longer, or not shorter by far
+        ((1000, 24), [(1000, 3)], None),  # short as it is
+        ((1000, 40), [], None),
+    ],
+)
+def test_what_was_tried_and_has_shorter_runs_is_looked_at_again(best, tried, expected):
+    spread = importlib.import_module("commcc.passes.strategies.spread")
+    auto = importlib.import_module("commcc.passes.strategies.auto")
+    of = [auto.Tried((), (), number, step, 0, 0, run) for number, (step, run) in enumerate([best, *tried])]
+    over = auto.Tried((), (), 9, 900, 0, 1, 1)
+    found = spread.shorter_runs([*of, over], of[0])
+    assert [each.run for each in found] == ([] if expected is None else [expected])
+
+
 def test_other_forms_are_tried_where_compute_fills_the_step(monkeypatch):
     """Of its own, the strategy looks beyond copies where these cost something, and on small graphs."""
     program = sample("tiny_llama_fsdp4_bw")

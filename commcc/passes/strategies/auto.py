@@ -21,8 +21,8 @@ simulated. A bucketing is a cap on the bytes of a bucket for every key (kind, gr
    for more than a quarter of the step none, or ``effort`` of them, and the others if these gain something;
 7. casts before members are put side by side, in place of one cast behind, in all buckets or in the last ones;
 8. a quarter of ``effort`` with smaller buckets of other reduce-scatters, where merging made the longest run of compute
-   between two of them longer: what shortens it at no more than 0.1 % of the step is taken
-   (:mod:`commcc.passes.strategies.spread`).
+   between two of them longer: what shortens it at no more than 0.1 % of the step is taken, of what was tried before
+   too (:mod:`commcc.passes.strategies.spread`).
 
 Peak memory within the budget comes first, then the step; a bucketing has to be 0.1 % shorter than one
 with fewer merges. What ranks them is their first schedules, one of them from an order in which only collectives moved;
@@ -49,7 +49,7 @@ from commcc.passes.reorder import Reorder
 from commcc.passes.strategies.choices import BY_BLOCK, CAPS, Choice, Rung, ladder, with_rung
 from commcc.passes.strategies.making import Making
 from commcc.passes.strategies.results import BucketResult, unmerged
-from commcc.passes.strategies.spread import GAIN, calmer, spread
+from commcc.passes.strategies.spread import GAIN, calmer, shorter_runs, spread
 from commcc.passes.strategies.uneven import BEGIN_WITHIN, NEVER, UNEVEN, improved, improved_from_several, rank
 from commcc.passes.strategies.written import never_worse
 from commcc.plan import Bucket as PlannedBucket
@@ -149,7 +149,10 @@ def form(options: Bucket, context: PlanContext) -> BucketResult:
 
 
 class Search:
-    """All that was tried. judged: bucketings of caps, of at most ``effort``; unequal: those of unequal sizes."""
+    """All that was tried. judged: bucketings of caps, of at most ``effort``; unequal: those of unequal sizes.
+
+    seen: both, and others that were scheduled.
+    """
 
     def __init__(self, options: Bucket, context: PlanContext, model: CostModel, taken: list[Collective]) -> None:
         index = context.index
@@ -168,6 +171,7 @@ class Search:
         self.ladders = [ladder(largest[key], whole[key]) for key in self.keys]
         self.limits = Reorder().limits(context.budget(options.memory_budget))
         self.tried: dict[Choice, Tried] = {}
+        self.seen: list[Tried] = []
         # With form auto copies come first, as without it, so that what comes after can only be better.
         self.forms = (COPY, COALESCED) if options.form_given == AUTO else (options.form_given,)
         self.making = Making(options, context, model, self.costs, taken)
@@ -197,7 +201,9 @@ class Search:
         winners = [*winners[sure:], *(() if large else others)]
         spare = others[:_SPARE] if large else []
         best = self._casts_first(uneven)
-        return self._settled(none, list(dict.fromkeys([spread(self, none, best), best, uneven, *winners])), spare)
+        calm = spread(self, none, best)
+        winners = [calm, *shorter_runs(self.seen, calm), best, uneven, *winners]
+        return self._settled(none, list(dict.fromkeys(winners)), spare)
 
     def _other_forms_pay(self, best: Tried) -> bool:
         """Whether buckets without copies may make the step shorter: not where copies and launches take next to nothing
@@ -451,9 +457,11 @@ class Search:
 
     def result(self, tried: Tried, schedule: SearchResult) -> Tried:
         over = 0 if self.limits.budget is None else max(0, schedule.peak_bytes - self.limits.budget)
-        return replace(
+        judged = replace(
             tried, step_ns=schedule.step_ns, peak_bytes=schedule.peak_bytes, over=over, run=schedule.longest_run
         )
+        self.seen.append(judged)
+        return judged
 
     def report(self, none: Tried, best: Tried) -> AutoReport:
         return AutoReport(

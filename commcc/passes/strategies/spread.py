@@ -18,7 +18,7 @@ from commcc.passes.strategies.uneven import UNEVEN
 from commcc.planning.bucket_model import key_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from commcc.passes.strategies.auto import Search, Tried
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 GAIN = 1
 #: ``effort`` divided by this is tried at most.
 _FEWER = 4
+#: Runs of more compute nodes than _LONG are long; shorter by far are those of no more than so many tenths.
+_LONG, _FAR = 24, 9
 
 
 def spread(search: Search, none: Tried, best: Tried) -> Tried:
@@ -60,6 +62,16 @@ def _with_cap(search: Search, best: Tried, place: int, cap: int) -> Tried:
         return best
     tried = replace(best, choice=with_rung(best.choice, place, cap=cap), buckets=buckets, members=members)
     return search.first_look(tried, problem)
+
+
+def shorter_runs(seen: Iterable[Tried], best: Tried) -> list[Tried]:
+    """Of all that was tried and is as fast as this bucketing, the one with the shortest runs of compute, where these
+    are shorter by far and its own are long.
+    """
+    if best.run <= _LONG:
+        return []
+    calm = min((t for t in seen if as_fast(t, best)), key=lambda t: (t.run, t.step_ns, t.members), default=best)
+    return [calm] if calm.run * 10 <= best.run * _FAR else []
 
 
 def calmer(settled: Sequence[Tried]) -> Tried:
