@@ -86,11 +86,11 @@ def run(
     return run_passes(program, passes, model=None if cost is None else load_model(cost), hints=hints)
 
 
-def verify(before: Program, after: Program) -> Verdict:
-    """Is ``after`` the same program as ``before``: proved, different, or not decided."""
+def verify(before: Program, after: Program, *, same_constants: bool = False) -> Verdict:
+    """Is ``after`` the same program as ``before``: proved, different, or not decided; as ``--same-constants``."""
     from commcc.verify import verify as compare
 
-    return compare(before, after)
+    return compare(before, after, same_constants=same_constants)
 
 
 def diff(before: Program, after: Program, *, cost: str | None = None) -> GraphDiff:

@@ -70,3 +70,48 @@ def test_an_exported_program_without_a_detach_gives_other_gradients(exported):
 def test_cleanup_leaves_detached_tensors_of_exported_programs(exported):
     result = run(exported[True], parse_pipeline("cleanup{views=true}"))
     assert any(node.target is aten.detach.default for node in result.program.graph.nodes)
+
+
+TEXT = """
+class GraphModule(torch.nn.Module):
+    def forward(self, x: "f32[4, 4][4, 1]cpu"):
+        c: "f32[4, 4][4, 1]cpu" = self.c
+        d: "f32[4, 4][4, 1]cpu" = self.d
+        mm: "f32[4, 4][4, 1]cpu" = torch.ops.aten.mm.default(x, c)
+        add: "f32[4, 4][4, 1]cpu" = torch.ops.aten.add.Tensor(mm, d)
+        neg: "f32[4, 4][4, 1]cpu" = torch.ops.aten.neg.default(x)
+        return (add, neg)
+"""
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "status", "taken"),
+    [
+        ("", "", "unproved", "proved"),
+        ("(x, c)", "(c, x)", "unproved", "unproved"),
+        ("(x, c)", "(x, d)", "unproved", "unproved"),  # they may hold the same
+        ("neg.default", "abs.default", "different", "different"),
+        ("self.c", "self.e", "unproved", "unproved"),  # what may be the same under another name
+        ('c: "f32[4, 4][4, 1]', 'c: "f32[4, 4][1, 4]', "unproved", "unproved"),
+    ],
+)
+def test_constants_whose_values_no_file_has(tmp_path, was, now, status, taken):
+    for name, text in (("before", TEXT), ("after", TEXT.replace(was, now) if was else TEXT)):
+        (tmp_path / f"{name}.fx.txt").write_text(text)
+    before, after = load(tmp_path / "before.fx.txt"), load(tmp_path / "after.fx.txt")
+    found = verify(before, after)
+    assert found.status == status
+    assert verify(before, after, same_constants=True).status == taken
+    if status == "unproved" and taken == "proved":
+        hint = "the value of this constant is in neither file; --same-constants takes it to be the same"
+        assert [(gap.node, gap.text) for gap in found.unproved] == [("c", hint), ("d", hint)]
+        # What a run makes of it keeps its constants, which need no proof.
+        result = run(before, parse_pipeline("cleanup"))
+        assert result.verified == "proved"
+
+
+def test_a_constant_whose_value_one_file_has_is_not_taken_to_be_the_same(tmp_path):
+    (tmp_path / "before.fx.txt").write_text(TEXT)
+    before, after = load(tmp_path / "before.fx.txt"), load(tmp_path / "before.fx.txt")
+    after.root.c = torch.zeros(4, 4)
+    assert verify(before, after, same_constants=True).status == "unproved"

@@ -31,7 +31,15 @@ the budget.
 
 
 @click.pass_obj
-def verify_pair(session: Session, /, before: str, after: str, memory_budget: str | float | None, **options: Any) -> int:
+def verify_pair(
+    session: Session,
+    /,
+    before: str,
+    after: str,
+    memory_budget: str | float | None,
+    same_constants: bool,
+    **options: Any,
+) -> int:
     hints = dict(options["size_hints"])
     request = numeric.read(click.get_current_context(), options)
     with session.working("loading PyTorch") as say:
@@ -49,7 +57,7 @@ def verify_pair(session: Session, /, before: str, after: str, memory_budget: str
         say(f"reading {after}")
         new = session.load(after)
         say("verifying")
-        verdict, new = verify_sized(old, new)
+        verdict, new = verify_sized(old, new, same_constants=same_constants)
         ran = peak = None
         if request is not None:
             say("running both graphs")
@@ -79,6 +87,12 @@ command = click.Command(
             callback=read_budget,
             help="Also require that AFTER's peak memory stays within: BEFORE's own, auto (that and the larger of "
             "1 GiB and 5 %), or a number of GiB.",
+        ),
+        click.Option(
+            ["--same-constants"],
+            is_flag=True,
+            help="Take constants of one name to be the same where neither file has their values: dumps of graphs say "
+            "their shapes alone.",
         ),
         *numeric.options(),
         *reading_options(imports=False),

@@ -24,22 +24,23 @@ if TYPE_CHECKING:
     from commcc.verify import Verdict
 
 
-def verify_sized(before: Program, after: Program) -> tuple[Verdict, Program]:
-    """What the verifier says, and AFTER as it was compared."""
+def verify_sized(before: Program, after: Program, *, same_constants: bool = False) -> tuple[Verdict, Program]:
+    """What the verifier says, and AFTER as it was compared. same_constants: as of the verifier."""
     from commcc.apply import apply_plan
     from commcc.passes.base import PlanContext
     from commcc.passes.ep_concretize import EpConcretize
 
     numbers = _numbers(before, after)
     if not numbers:
-        return verifier.verify(before, after), after
+        return verifier.verify(before, after, same_constants=same_constants), after
     context = PlanContext.of(after)
     try:
         plan = EpConcretize(symbols=tuple(f"{name}={number}" for name, number in numbers.items())).plan(context)
     except InputError:  # AFTER does not take these sizes: the comparison says where
-        return verifier.verify(before, after), after
+        return verifier.verify(before, after, same_constants=same_constants), after
     fixed = apply_plan(after, context.index, plan)
-    step, whole = verifier.verify(after, fixed), verifier.verify(before, fixed)
+    step = verifier.verify(after, fixed, same_constants=same_constants)
+    whole = verifier.verify(before, fixed, same_constants=same_constants)
     told = ", ".join(f"{name} = {number}" for name, number in numbers.items())
     note = Finding("input", "", f"AFTER takes other sizes too: compared for {told}, which BEFORE was made for")
     gaps = (*whole.unproved, *step.unproved)

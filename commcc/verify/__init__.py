@@ -75,11 +75,14 @@ __all__ = ["Finding", "Verdict", "compare_peaks", "contradictions", "reduced", "
 
 
 @no_collection()
-def verify(before: Program, after: Program) -> Verdict:
-    """Compare two programs; never raises for a graph that is merely wrong."""
+def verify(before: Program, after: Program, *, same_constants: bool = False) -> Verdict:
+    """Compare two programs; never raises for a graph that is merely wrong.
+
+    same_constants: take constants of one name to be the same where neither file has their values, as dumps have none.
+    """
     report = Report()
     try:
-        _compare(before, after, report)
+        _compare(before, after, report, same_constants)
     except RecursionError:
         report.gap("value", "", "arguments are nested too deeply to compare")
     return report.verdict(Ways(after.graph, before.graph))
@@ -96,7 +99,7 @@ def contradictions(program: Program) -> tuple[Finding, ...]:
     return report.verdict().findings
 
 
-def _compare(before: Program, after: Program, report: Report) -> None:
+def _compare(before: Program, after: Program, report: Report, same_constants: bool) -> None:
     fine = check_order(before.graph, report, " (in BEFORE)")
     if not check_order(after.graph, report, "") or not fine:
         return
@@ -139,7 +142,7 @@ def _compare(before: Program, after: Program, report: Report) -> None:
         new = old
         if not again:
             new = trace_program(table, after, first=False, inputs=renamed, groups=stands_for, fixed=fixed)
-        pair = Pair(table, old, new, Report(), old_nodes, new_nodes, renamed, meetings, guessed)
+        pair = Pair(table, old, new, Report(), old_nodes, new_nodes, renamed, meetings, guessed, same_constants)
         _compare_traces(pair)
         if not pair.same:
             break

@@ -131,6 +131,8 @@ def compare_constants(pair: Pair) -> None:
     held = {value.content for value in pair.before.constants.values() if isinstance(value, Tensor)}
     for name in dict.fromkeys((*pair.before.constants, *pair.after.constants)):
         was, now = pair.before.constants.get(name), pair.after.constants.get(name)
+        if not _known(pair, name, was, now):
+            continue
         if isinstance(was, Tensor) and isinstance(now, Tensor):
             if now.content != was.content and now.content not in held:
                 text = "constant has other values, another shape or another dtype than in BEFORE"
@@ -146,6 +148,29 @@ def compare_constants(pair: Pair) -> None:
             if isinstance(value, Tensor) and trace.memory is not None and trace.memory.at(value.root).writes:
                 pair.changed = True
                 pair.report.differs("mutation", name, "this constant is written in one of the graphs only")
+
+
+def _known(pair: Pair, name: str, was: Value | None, now: Value | None) -> bool:
+    """Whether a constant can be compared; where a file does not have its value, that is a gap or a remark."""
+    terms = {_term(pair, value) for value in (was, now)}
+    if not any(term in pair.table.undecided and pair.table.keys[term][0] == "attribute" for term in terms):
+        return True
+    same = len(terms) == 1
+    if same and pair.same_constants:
+        pair.report.note("value", name, "the value of this constant is in neither file: it is taken to be the same")
+    elif same:
+        hint = "--same-constants takes it to be the same"
+        pair.report.gap("value", name, f"the value of this constant is in neither file; {hint}")
+    else:
+        pair.report.gap("value", name, "the value of this constant is not known")
+    return same
+
+
+def _term(pair: Pair, value: Value | None) -> int:
+    if isinstance(value, Tensor):
+        term: int = pair.table.keys[value.content][1]
+        return term
+    return value.term if isinstance(value, Opaque) else -1
 
 
 def compare_detached(pair: Pair) -> None:

@@ -45,7 +45,8 @@ class Pair:
     explained: sources and ops of BEFORE that a reported difference already accounts for. renamed: name in BEFORE
     of each input of AFTER. consequences: what follows from differences reported elsewhere. same: contents of
     AFTER that turned out to hold the elements of one of BEFORE. meeting: nodes whose sub-graphs launch collectives.
-    guessed: which of strides and devices only one of the two files tells.
+    guessed: which of strides and devices only one of the two files tells. same_constants: constants of one name whose
+    values neither file has are taken to be the same.
     """
 
     table: Terms
@@ -57,6 +58,7 @@ class Pair:
     renamed: Mapping[str, str]
     meeting: frozenset[str] = frozenset()
     guessed: frozenset[str] = frozenset()
+    same_constants: bool = False
     changed: bool = False
     explained: set[int] = field(default_factory=set)
     consequences: list[str] = field(default_factory=list)

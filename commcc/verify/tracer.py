@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor
 
 from commcc.graph.index.waits import waits_for_unknown
 from commcc.graph.ops import ALL, facts, is_getitem
@@ -421,7 +422,11 @@ class Tracer(Explainer):
                 return table.intern(("constant", digest))
         elif held is not None and isinstance(held, (bool, int, float, str)):
             return table.intern(("constant", key_of(table, held)))
-        which = None if held is None else table.foreign(held)
+        if isinstance(held, FakeTensor) and not table.one_root and self.depth == 0:
+            # Of a file without its value: the same as another one of this name, if that is believed.
+            which: object = str(held.dtype), tuple(map(str, held.shape)), tuple(map(str, held.stride()))
+        else:
+            which = None if held is None else table.foreign(held)
         term = table.intern(("attribute", name, which))
         if not table.one_root:
             table.undecided[term] = f"what constant '{name}' holds is not known"
