@@ -137,7 +137,7 @@ def test_a_job_is_told(library, ops_file, tmp_path):
     assert order(gm.graph) == ["gather", "dispatch", "combine"]
     assert {node.name: node.target for node in gm.graph.nodes} == own
     # Ranks with other files do not agree.
-    (tmp_path / "other.yaml").write_text(OPS.replace("[x, handle]", "[x, other]"))
+    (tmp_path / "other.yaml").write_text(OPS.replace("[x, handle]", "[x, handle], flops: '4'"))
     others = [graph_pass(pipeline="reorder", **ops).settings for ops in ({}, {"ops": tmp_path / "other.yaml"})]
     assert len({the_pass.settings, *others}) == 3
     with pytest.raises(OptionError, match="ops is a path, not 3"):
@@ -166,7 +166,10 @@ def test_a_job_applies_a_plan_made_with_the_file(library, ops_file, tmp_path):
         ("mylib.all_reduce: {arguments: [x], writes: []}", "mylib.all_reduce communicates by its name"),
         ("mylib.put: {arguments: [x, group_name], writes: []}", "mylib.put communicates by its name or its arguments"),
         ("mylib.put: {arguments: [x], communicates: maybe}", "'communicates' must be true or false, not 'maybe'"),
-        ("mylib.put: {arguments: [x], like: aten.neg(x), communicates: true}", "is like another op and communicates"),
+        (
+            "mylib.put: {arguments: [x], like: aten.neg(x), communicates: true}",
+            "which says all else: leave out communicates",
+        ),
     ],
 )
 def test_files_that_do_not_say_enough(tmp_path, text, message):

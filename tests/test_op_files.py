@@ -14,7 +14,9 @@ from commcc.graph.ops import OpaqueOp, argument, facts, op_name
 from commcc.serialization.fake_ops import Evaluator
 from commcc.serialization.op_files import check, described, read_ops
 from commcc.serialization.shapes import ShapeContext
+from commcc.verify import verify
 from tests.chunk_graphs import MOE, Layers, aten, chunked, error
+from tests.verify_graphs import Graph
 
 PUT = "othertitan.put"
 
@@ -137,8 +139,127 @@ def test_what_is_not_so(tmp_path, library, text, message):
         (f"{PUT}: {{arguments: [x], tokens: {{y: 0}}}}", "has no argument 'y': x"),
         (f"{PUT}: {{arguments: [x]}}", "nothing is said of othertitan.put"),
         (f"{PUT}: {{arguments: [x], shapes: x}}", "did you mean 'shape'"),
+        (f"{PUT}: {{arguments: [x, x], shape: x}}", "arguments that are no names, or two of one name: x, x"),
+        (f"{PUT}: {{arguments: [x, result], shape: x}}", "arguments that are no names, or two of one name: x, result"),
+        (f"{PUT}: {{arguments: [x], writes: [result]}}", "has no argument 'result': x"),
+        (f"{PUT}: {{arguments: [x], like: aten.neg(x), writes: [x]}}", "which says all else: leave out writes"),
+        (
+            f"{PUT}: {{arguments: [x], like: 'aten.mul(x, 3)'}}",
+            "it works on Python's objects, name a form, as aten.mul.Tensor",
+        ),
+        (f"{PUT}: {{arguments: [x], like: 'aten.full(x, {{1: 2}})'}}", "{1: 2} is no argument of an op"),
+        (f"{PUT}: {{arguments: [x], flops: '4 // 0'}}", "divides by 0"),
+        (f"{PUT}: {{arguments: [x], flops: 'x[0 - 1]'}}", "is no whole number and no size of an argument"),
+        (f"{PUT}: {{arguments: [x], flops: '{'1+' * 5000}1'}}", "a formula has at most 500 characters"),
+        (f"{PUT}: {{arguments: [x], flops: '{'-' * 400}1'}}", "is no"),
+        (f"{PUT}: {{arguments: [x], like: 'aten.neg({'-' * 50000}x)'}}", "a call has at most 500 characters"),
+        ("streams.wait_event: {arguments: [e], flops: '1'}", "is PyTorch's: only ops of other libraries"),
+        ("prim.Print: {arguments: [e], flops: '1'}", "is PyTorch's: only ops of other libraries"),
     ],
 )
 def test_files_that_are_wrong(tmp_path, text, message):
     with pytest.raises(InputError, match=message):
         written(tmp_path, text + "\n")
+
+
+@pytest.fixture(scope="module")
+def marked():
+    """Ops whose schemas say more than what they compute."""
+    lib = torch.library.Library("commcc_marked", "FRAGMENT")
+    lib.define("put(Tensor(a!) buffer, Tensor x) -> Tensor(a!)")
+    lib.define("part(Tensor(a) x) -> Tensor(a)")
+    lib.define("parts(Tensor(a) x) -> Tensor(a)[]")
+    lib.define("noise(Tensor x) -> Tensor", tags=[torch.Tag.nondeterministic_seeded])
+    lib.define("hides(Tensor x) -> Tensor")
+    lib.define("gives(Tensor x) -> Tensor")
+    lib.define("draws(Tensor x) -> Tensor")
+    lib.define("two(Tensor x) -> (Tensor, Tensor)")
+    lib.impl("hides", lambda x: x.neg_().clone(), "CPU")
+    lib.impl("gives", lambda x: x.view(-1), "CPU")
+    lib.impl("draws", lambda x: x + torch.rand_like(x), "CPU")
+    lib.impl("two", lambda x: (x + 1, x * 2), "CPU")
+    yield torch.ops.commcc_marked
+    lib._destroy()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("put: {shape: x}", "its schema says that it writes buffer"),
+        ("put: {communicates: true}", "its schema says that it writes buffer"),
+        ("put: {arguments: [buffer, y], writes: [buffer]}", "its schema calls its arguments buffer, x"),
+        ("put: {like: 'aten.add.Tensor(buffer, x)'}", "its schema says that it writes buffer"),
+        ("part: {shape: x}", "its schema says that it gives a view of x"),
+        ("parts: {flops: '1'}", "its schema says that it gives a view of x"),
+        ("part: {like: aten.neg(x)}", "its schema says that it gives a view of x"),
+        ("noise: {shape: x}", "it draws random numbers"),
+    ],
+)
+def test_what_a_schema_says_is_not_left_out(tmp_path, marked, text, message):
+    with pytest.raises(InputError, match=message):
+        written(tmp_path, f"commcc_marked.{text}\n")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["put: {writes: [buffer]}", "put: {like: 'aten.add_.Tensor(buffer, x)'}", "part: {like: 'aten.view(x, [-1])'}"],
+)
+def test_what_a_schema_says_may_be_said(tmp_path, marked, text):
+    (description,) = written(tmp_path, f"commcc_marked.{text}\n").values()
+    fact = facts(OpaqueOp(f"{description.name}.default", description))
+    assert fact.views and (fact.writing or "part" in text)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("hides: {shape: x}", "it writes x"),
+        ("hides: {like: aten.neg(x)}", "it does not write what aten.neg.default writes"),
+        ("gives: {flops: '1'}", "its result is in the memory of x"),
+        ("gives: {like: 'aten.reshape(x, [-1])'}", None),  # which gives a view here too
+        ("draws: {shape: x}", "it does not give the same twice"),
+        ("two: {flops: '1'}", None),
+    ],
+)
+def test_what_schemas_do_not_say_is_found_by_running(tmp_path, marked, text, message):
+    descriptions = written(tmp_path, f"commcc_marked.{text}\n")
+    b = Graph()
+    x = b.input("x", 4, 4)
+    val = x.meta["val"]
+    b(getattr(marked, text.split(":")[0]).default, x, val=(val, val) if "two" in text else val)
+    program = described(b.program(x), descriptions)
+    if message is None:
+        assert check(program, descriptions.values()) == []
+        return
+    with pytest.raises(OptionError, match=message):
+        check(program, descriptions.values())
+
+
+def test_an_op_like_one_that_trusts_its_arguments_is_not_called_with_others(tmp_path):
+    text = "m.f: {arguments: [g, o], like: 'aten._log_softmax_backward_data(g, o, -1, 6)'}\n"
+    (description,) = written(tmp_path, text).values()
+    with pytest.raises(ValueError, match="'output' is"):
+        description.call((torch.zeros(8, 64), torch.zeros(1)), {})
+
+
+@pytest.mark.parametrize(
+    ("was", "now"),
+    [
+        ("all_reduce(x, 'sum', '0')", "all_reduce(x, 'avg', '0')"),
+        ("all_reduce(x, 'sum', '0')", "all_reduce(x, 'sum', '1')"),
+        ("broadcast(x, 0, '0')", "broadcast(x, 1, '0')"),
+    ],
+)
+def test_constants_of_an_op_like_a_collective_count(tmp_path, was, now):
+    def calling(name):
+        texts = "".join(
+            f'm.{n}: {{arguments: [x], like: "_c10d_functional.{like}"}}\n'
+            for n, like in zip("ab", (was, now), strict=True)
+        )
+        b = Graph()
+        x = b.input("x", 4)
+        launch = b(OpaqueOp(f"m.{name}.default"), x, val=x.meta["val"])
+        return described(b.program(b.wait(launch)), written(tmp_path, texts))
+
+    assert verify(calling("a"), calling("a")).status == "proved"
+    assert verify(calling("a"), calling("b")).status == "different"

@@ -108,12 +108,17 @@ class Evaluator:
     def _described(self, described: Description, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if described.like is not None:
             return self.run(described.like, *described.as_like(args, kwargs))
-        sizes = described.sizes(args, kwargs)
+        try:
+            sizes = described.sizes(args, kwargs)
+        except (ValueError, KeyError, AttributeError, StopIteration) as error:  # it is called otherwise
+            raise UnknownValue(f"the shape that is described of {described.name} does not fit: {error}") from None
         if sizes is None:
             if described.runs is not None:
                 return self.run(described.runs, args, kwargs)
             raise UnknownValue(f"{described.name} is not registered, and its description names no shape")
         like, shape = sizes
+        if any(type(size) is int and size < 0 for size in shape):
+            raise UnknownValue(f"the shape that is described of {described.name} does not fit: {shape}")
         return self.ctx.tensor(shape, contiguous_stride(shape), like.dtype, like.device)
 
     def call(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

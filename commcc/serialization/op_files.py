@@ -42,8 +42,9 @@ from commcc.base.yaml_file import read_yaml
 from commcc.graph import ops
 from commcc.graph.ops.allowed import imported_ops, refusal
 from commcc.graph.ops.communication import sounds_like_communication
-from commcc.graph.ops.described import RESULT, Description, evaluated
-from commcc.graph.ops.libraries import OWN
+from commcc.graph.ops.described import LONGEST, RESULT, Description, evaluated
+from commcc.graph.ops.guards import guarded
+from commcc.graph.ops.libraries import NATIVE
 from commcc.serialization.targets import path_of, resolve
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def read_ops(path: str | Path, imported: frozenset[str] | None = None) -> dict[s
         if name.count(".") != 1 or not all(part.isidentifier() for part in name.split(".")):
             node.fail(f"'{name}' is no op: LIBRARY.OP is needed, as in mylib.glu")
             continue
-        if name.partition(".")[0] in OWN:
+        if name.partition(".")[0] in NATIVE:
             node.fail(f"{name} is PyTorch's: only ops of other libraries are described")
             continue
         description = _description(name, node, imported)
@@ -95,14 +96,18 @@ def _description(name: str, node: Node, imported: frozenset[str] | None) -> Desc
     if not own:
         node.fail(f"{name} is not registered here: name its arguments, or import its library")
         return None
+    if len(set(own)) < len(own) or RESULT in own or not all(argument.isidentifier() for argument in own):
+        node.fail(f"{name} has arguments that are no names, or two of one name: {', '.join(own)}")
+        return None
     like: Any = None
     names, constants = own, dict[str, Any]()
     if "like" in fields:
         try:
             like, names, constants = _like(fields["like"].text(), own)
-        except (ValueError, SyntaxError) as error:
+        except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError) as error:
+            text = str(error)[:200] or "it cannot be read"
             fields["like"].fail(
-                f"{error}: an op with its arguments is needed, as in aten.scatter_add(self, 0, index, src)"
+                f"{text}: an op with its arguments is needed, as in aten.scatter_add(self, 0, index, src)"
             )
     elif not any(key in fields for key in _KEYS[2:]):
         node.fail(f"nothing is said of {name}: give like, or some of {', '.join(_KEYS[2:])}")
@@ -110,15 +115,18 @@ def _description(name: str, node: Node, imported: frozenset[str] | None) -> Desc
     if like is None and "communicates" not in fields and sounds_like_communication(name, own):
         what = "by its name or its arguments: say 'communicates: true' if it does so through channels of its own"
         node.fail(f"{name} communicates {what}, or false")
-    if like is not None and communicates:
-        node.fail(f"{name} is like another op and communicates: give one of them")
+    if like is not None and (more := [key for key in _KEYS[2:] if key in fields]):
+        node.fail(f"{name} is like another op, which says all else: leave out {', '.join(more)}")
     tokens = (
         {key: child.integer(least=0) for key, child in fields["tokens"].entries().items()} if "tokens" in fields else {}
     )
     writes = tuple(child.text() for child in fields["writes"].items()) if "writes" in fields else ()
     for key in (*tokens, *writes):
-        if key not in own and key != RESULT:
+        if key not in own and (key != RESULT or key in writes):
             node.fail(f"{name} has no argument '{key}': {', '.join(own)}")
+    problem = _contradiction(name, own, dict(zip(own, names, strict=True)), like, writes, communicates)
+    if problem is not None:
+        node.fail(f"{name} is registered here, and {problem}")
     return Description(
         name,
         names,
@@ -133,23 +141,69 @@ def _description(name: str, node: Node, imported: frozenset[str] | None) -> Desc
     )
 
 
-def _loaded(name: str) -> OpOverload | None:
-    """The only overload of an op that is registered here, or its default one."""
+def _contradiction(
+    name: str,
+    own: tuple[str, ...],
+    theirs: Mapping[str, str],
+    like: Any,
+    writes: tuple[str, ...],
+    communicates: bool,
+) -> str | None:
+    """What the schemas of an op that is registered say and its description does not: writes, views, random numbers.
+
+    theirs: what the op that it is like calls each argument.
+    """
+    facts = ops.facts(like) if like is not None else None
+    written = {argument for argument in own if theirs[argument] in facts.writes} if facts is not None else set(writes)
+    shown = {argument for argument in own if facts is not None and theirs[argument] in facts.views} | written
+    for op in _overloads(name):
+        schema = op._schema
+        named = [argument.name for argument in schema.arguments]
+        if op is _loaded(name) and list(own) != named[: len(own)]:
+            return f"its schema calls its arguments {', '.join(named)}"
+        marked = [
+            (argument.name, argument.alias_info) for argument in schema.arguments if argument.alias_info is not None
+        ]
+        unsaid = [argument for argument, info in marked if info.is_write and argument not in written]
+        if unsaid:
+            return f"its schema says that it writes {', '.join(unsaid)}"
+        given = {mark for result in schema.returns if result.alias_info for mark in result.alias_info.before_set}
+        lists = any("List[Tensor" in str(result.type) for result in schema.returns)  # whose marks PyTorch drops
+        views = [
+            n for n, info in marked if (info.before_set & given or (lists and not info.is_write)) and n not in shown
+        ]
+        if views:
+            return f"its schema says that it gives a view of {', '.join(views)}"
+        draws = torch.Tag.nondeterministic_seeded in op.tags
+        if draws and not communicates and not (facts is not None and facts.random):
+            return "it draws random numbers, by its tags"
+    return None
+
+
+def _overloads(name: str) -> list[OpOverload]:
     library, op = name.split(".")
     packet = getattr(getattr(torch.ops, library), op, None)
     if not isinstance(packet, OpOverloadPacket):
-        return None
-    overloads: list[str] = packet.overloads()  # type: ignore[no-untyped-call]
-    chosen: OpOverload = getattr(packet, "default" if "default" in overloads else overloads[0])
-    return chosen
+        return []
+    names: list[str] = packet.overloads()  # type: ignore[no-untyped-call]
+    return [getattr(packet, overload) for overload in names]
+
+
+def _loaded(name: str) -> OpOverload | None:
+    """The only overload of an op that is registered here, or its default one."""
+    overloads = _overloads(name)
+    return next((op for op in overloads if op._overloadname == "default"), overloads[0] if overloads else None)
 
 
 def _like(text: str, own: tuple[str, ...]) -> tuple[Any, tuple[str, ...], dict[str, Any]]:
     """The op, the names that it has for each of the own arguments, and its arguments that are constants."""
+    if len(text) > LONGEST:
+        raise ValueError(f"a call has at most {LONGEST} characters")
     call = ast.parse(text, mode="eval").body
     if not isinstance(call, ast.Call):
         raise ValueError(f"'{text}' is no call")
     name = ast.unparse(call.func)
+    others = [op._overloadname for op in _overloads(name)] if name.count(".") == 1 else []
     target = resolve(f"torch.ops.{name}" + (".default" if name.count(".") == 1 else ""))
     if not isinstance(target, OpOverload):
         raise ValueError(f"{name} is no op of PyTorch")
@@ -161,13 +215,16 @@ def _like(text: str, own: tuple[str, ...]) -> tuple[Any, tuple[str, ...], dict[s
     if strange or len(call.args) > len(schema):
         raise ValueError(f"'{text}' and the arguments {', '.join(own)} do not agree on {', '.join(strange)}")
     if (reason := refusal(target)) is not None:
-        raise ValueError(f"{name} is not called for a file: {reason}")
+        form = f", name a form, as {name}.Tensor" if "Tensor" in others else ""
+        raise ValueError(f"{name} is not called for a file: {reason}{form}")
     return target, tuple(theirs[argument] for argument in own), constants
 
 
 def _fixed(value: Any) -> Any:
     """Lists as tuples: descriptions are compared and looked up by what they hold."""
-    return tuple(map(_fixed, value)) if isinstance(value, list) else value
+    if isinstance(value, (dict, set)):
+        raise ValueError(f"{value} is no argument of an op")
+    return tuple(map(_fixed, value)) if isinstance(value, (list, tuple)) else value
 
 
 def _shape(node: Node, own: tuple[str, ...]) -> str | tuple[str, ...]:
@@ -179,9 +236,9 @@ def _shape(node: Node, own: tuple[str, ...]) -> str | tuple[str, ...]:
 
 def _formula(node: Node, text: str, own: tuple[str, ...]) -> str:
     try:
-        evaluated(text, {name: [1] * 16 for name in own})
+        evaluated(text, {name: [7 + place for place in range(16)] for name in own})
     except (ValueError, SyntaxError) as error:
-        node.fail(f"'{text}': {error}")
+        node.fail(f"'{text[:80]}': {error}")
     return text
 
 
@@ -236,8 +293,8 @@ def check(program: Program, descriptions: Iterable[Description]) -> list[str]:
             continue
         try:
             problem = _difference(description, node)
-        except (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError):
-            # The op has no kernel here, or not for random numbers in the place of indices.
+        except (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError, KeyError, AttributeError):
+            # The op has no kernel here, or not for random numbers in the place of indices, or nothing is said of sizes.
             unchecked.append(description.name)
             continue
         if problem is not None:
@@ -249,25 +306,56 @@ def _difference(description: Description, node: fx.Node) -> str | None:
     generator = torch.Generator().manual_seed(0)
     args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda n: _random(n.meta["val"], generator))
     before = pytree.tree_map_only(torch.Tensor, torch.clone, (args, kwargs))
+    again = pytree.tree_map_only(torch.Tensor, torch.clone, (args, kwargs))
     result = description.runs(*args, **kwargs)
-    bound = description.bound(args, kwargs)
-    own = description.bound(*before)
-    changed = [k for k, v in bound.items() if isinstance(v, torch.Tensor) and not torch.equal(v, own[k])]
-    if description.like is None and sorted(changed) != sorted(set(changed) & set(description.writes)):
-        return f"it writes {', '.join(sorted(set(changed) - set(description.writes)))}"
-    if description.like is not None:
-        theirs, named = description.as_like(*before)
-        try:
-            other = description.like(*theirs, **named)
-        except (RuntimeError, IndexError) as error:
-            # The op itself took them.
-            return f"{description.like} does not take what it takes ({str(error).splitlines()[0][:120]})"
-        same = result.shape == other.shape and torch.allclose(result.double(), other.double(), rtol=1e-2, atol=1e-2)
-        return None if same else f"its result differs from that of {description.like}"
-    sizes = description.sizes(*before)
-    if sizes is not None and list(result.shape) != list(sizes[1]):
-        return f"its result has the shape {list(result.shape)}, not {list(sizes[1])}"
-    return _by_rows(description, before, result) if description.tokens else None
+    bound, own = description.bound(args, kwargs), description.bound(*before)
+    changed = sorted(k for k, v in bound.items() if isinstance(v, torch.Tensor) and not torch.equal(v, own[k]))
+    shared = _shared(bound, result)
+    if not _close(result, description.runs(*again[0], **again[1])):
+        return "it does not give the same twice"
+    if description.like is None:
+        if unsaid := sorted(set(changed) - set(description.writes)):
+            return f"it writes {', '.join(unsaid)}"
+        if unsaid := sorted(shared - set(description.writes)):
+            return f"its result is in the memory of {', '.join(unsaid)}"
+        sizes = description.sizes(*before)
+        if sizes is not None and list(result.shape) != list(sizes[1]):
+            return f"its result has the shape {list(result.shape)}, not {list(sizes[1])}"
+        return _by_rows(description, before, result) if description.tokens else None
+    others = pytree.tree_map_only(torch.Tensor, torch.clone, before)
+    theirs, named = description.as_like(*others)
+    try:
+        other = guarded(description.like)(*theirs, **named)
+    except (RuntimeError, IndexError) as error:
+        # The op itself took them.
+        return f"{description.like} does not take what it takes ({str(error).splitlines()[0][:120]})"
+    there = description.bound(*others)
+    if changed != sorted(k for k, v in there.items() if isinstance(v, torch.Tensor) and not torch.equal(v, own[k])):
+        return f"it does not write what {description.like} writes"
+    if shared != _shared(there, other):
+        return f"its result is not in the memory in which that of {description.like} is"
+    return None if _close(result, other) else f"its result differs from that of {description.like}"
+
+
+def _shared(bound: Mapping[str, Any], result: Any) -> set[str]:
+    """Arguments in whose memory results are."""
+    given = {leaf.untyped_storage().data_ptr() for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)}
+    tensors = {name: value for name, value in bound.items() if isinstance(value, torch.Tensor) and value.numel()}
+    return {name for name, value in tensors.items() if value.untyped_storage().data_ptr() in given}
+
+
+def _close(result: Any, other: Any) -> bool:
+    """Whether two results are the same, within what kernels of one op differ by."""
+    pairs = [pytree.tree_leaves(each) for each in (result, other)]
+    if len(pairs[0]) != len(pairs[1]):
+        return False
+    tensors = [
+        (a, b) for a, b in zip(*pairs, strict=True) if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)
+    ]
+    return all(
+        a.shape == b.shape and torch.allclose(a.double(), b.double(), rtol=1e-2, atol=1e-2, equal_nan=True)
+        for a, b in tensors
+    )
 
 
 def _by_rows(description: Description, inputs: tuple[Any, Any], result: torch.Tensor) -> str | None:

@@ -70,6 +70,8 @@ def _described(call: Call) -> State:
     """As its description says: row by row, the tokens of every operand in the dimension that is named."""
     described = ops.described_as(call.node.target)
     assert described is not None
+    if not isinstance(call.node.meta.get("val"), torch.Tensor):
+        return call.unknown()  # the description is of one result
     tokens, bound = dict(described.tokens), described.bound(call.node.args, call.node.kwargs)
     named = {value: tokens.get(name) for name, value in bound.items() if hasattr(value, "op")}
     fits = all(state.dim == named.get(source) for source, state in call.states.items() if len(call.shapes[source]))

@@ -20,6 +20,8 @@ import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from commcc.graph.ops.guards import guarded
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
@@ -31,6 +33,8 @@ _OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
     ast.Mult: operator.mul,
     ast.FloorDiv: operator.floordiv,
 }
+#: Characters of a formula, or of a call.
+LONGEST = 500
 #: In place of an argument's name: the result.
 RESULT = "result"
 
@@ -75,7 +79,7 @@ class Description:
         if self.like is None:
             raise NotImplementedError(f"{self.name} is not registered with this PyTorch")
         own, named = self.as_like(args, kwargs)
-        return self.like(*own, **named)
+        return guarded(self.like)(*own, **named)
 
     def sizes(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[torch.Tensor, list[Any]] | None:
         """The argument that the result takes its dtype and device from, and its shape; None where neither is said."""
@@ -90,8 +94,17 @@ class Description:
 
 
 def evaluated(formula: str, shapes: Mapping[str, Sequence[Any]]) -> Any:
-    """The value of a formula, given the shapes of arguments by name; ValueError for anything that is none."""
-    return _value(ast.parse(formula, mode="eval").body, shapes)
+    """The value of a formula, given the shapes of arguments by name; ValueError for anything that is none, or that has
+    no value for these shapes.
+    """
+    if len(formula) > LONGEST:
+        raise ValueError(f"a formula has at most {LONGEST} characters")
+    try:
+        return _value(ast.parse(formula, mode="eval").body, shapes)
+    except ZeroDivisionError:
+        raise ValueError(f"'{formula}' divides by 0") from None
+    except (SyntaxError, RecursionError, MemoryError):
+        raise ValueError(f"'{formula[:80]}' is no formula") from None
 
 
 def _value(tree: ast.expr, shapes: Mapping[str, Sequence[Any]]) -> Any:
@@ -101,6 +114,6 @@ def _value(tree: ast.expr, shapes: Mapping[str, Sequence[Any]]) -> Any:
         return _OPERATORS[type(tree.op)](_value(tree.left, shapes), _value(tree.right, shapes))
     if isinstance(tree, ast.Subscript) and isinstance(tree.value, ast.Name) and tree.value.id in shapes:
         place = _value(tree.slice, shapes)
-        if isinstance(place, int) and place < len(shapes[tree.value.id]):
+        if isinstance(place, int) and 0 <= place < len(shapes[tree.value.id]):
             return shapes[tree.value.id][place]
     raise ValueError(f"'{ast.unparse(tree)}' is no whole number and no size of an argument, as in x[0]")

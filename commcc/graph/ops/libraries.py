@@ -34,6 +34,28 @@ FENCES = {
     "mempool": "begins or ends a memory pool",
     "torch._functorch": "enters or leaves a level of vmap or of derivatives",
 }
+#: Libraries that PyTorch brings along, all of them: no file says anything of their ops.
+NATIVE = (
+    OWN
+    | BELIEVED
+    | frozenset(FENCES)
+    | frozenset(
+        {
+            *("_native", "_quantized", "_test", "debug_mode_ops", "debugprims", "export", "mkl", "mkldnn"),
+            *(
+                "mkldnn_prepacked",
+                "onednn",
+                "prim",
+                "profiler",
+                "quantization",
+                "quantized",
+                "sparse",
+                "static_runtime",
+            ),
+            *("torch", "cuda", "cudagraphs", "inductor_quantized", "nested", "xpu"),
+        }
+    )
+)
 #: Libraries whose ops write without reading unless their name ends in ``_``.
 UNDERSCORED = frozenset({"aten", "prims", "fsdp", "inductor"})
 #: Python's functions on numbers.

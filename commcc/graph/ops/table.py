@@ -148,7 +148,16 @@ def _of_unknown(target: Any) -> OpFacts:
         # Writes and views under the same names, but for arguments that the op does not have.
         return replace(_of_op(described.like), arguments=described.arguments)
     if described is not None:
-        return OpFacts(described.name, described.arguments, writes=described.writes, effect=described.communicates)
+        writes = described.writes  # what it gives may be what it has written
+        return OpFacts(
+            described.name,
+            described.arguments,
+            writes=writes,
+            views=writes,
+            bases=(writes,) if writes else (),
+            sometimes=bool(writes),
+            effect=described.communicates,
+        )
     name, launch = op_name(target), collective_of(target)
     if launch is not None:
         out = (launch.out,) if launch.out else ()
