@@ -101,7 +101,10 @@ TEXTS = {
         "y = torch.ops.aten.neg.default(z)", "z = torch.ops.aten.neg.default(p)", "return (y,)"
     ),
     "wait without a launch": text(
-        'n: "f32[4, 8]cpu" = torch.ops.aten.neg.default(p)', f'w: "f32[4, 8]cpu" = {WAIT}(n)', "return (w,)"
+        'n: "f32[4, 8]cpu" = torch.ops.aten.neg.default(p)',
+        "a: \"f32[4, 8]cpu\" = torch.ops._c10d_functional.all_reduce_.default(n, 'sum', '0')",
+        f'w: "f32[4, 8]cpu" = {WAIT}(n)',
+        "return (w,)",
     ),
     "a group with two sizes": text(
         f'a: "f32[8, 8]cpu" = {GATHER}(p, 2, "0")',

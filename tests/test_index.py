@@ -278,9 +278,11 @@ def test_a_wait_on_a_view_belongs_to_its_launch():
 
 def test_a_wait_without_a_launch_is_an_error():
     b = GraphBuilder()
-    wait = b.call(c10d.wait_tensor.default, b.call(aten.neg.default, b.placeholder("x", (4,))))
-    with pytest.raises(GraphError, match="launches no collective"):
-        build_index(b.program([wait], {}))
+    x = b.placeholder("x", (4,))
+    into = b.call(c10d.all_reduce_.default, b.call(aten.neg.default, x), "sum", "0")
+    wait = b.call(c10d.wait_tensor.default, into.args[0])
+    with pytest.raises(GraphError, match=f"launches no collective.*'{into.name}' writes to it"):
+        build_index(b.program([wait], {"0": 2}))
 
 
 def test_a_wait_for_the_buffer_of_a_launch_says_what_to_wait_for():

@@ -12,6 +12,9 @@ from torch import fx
 from commcc.base.errors import GraphError
 from commcc.graph.index import build_index
 from commcc.graph.ops import OpaqueOp
+from commcc.passes.options import parse_pipeline
+from commcc.run.pipeline import run
+from commcc.timing.cost import load_model
 from commcc.verify import verify
 from tests.verify_graphs import Graph, aten, c10d, proved, texts
 
@@ -160,9 +163,26 @@ def test_a_sub_graph_may_wait_for_what_it_is_given(before, after):
     assert "waits or communicates in a sub-graph" in index.warnings[0]
 
 
-def test_a_wait_for_what_was_computed_is_refused():
+def test_a_wait_for_what_was_computed_does_nothing():
+    """As behind a gather along the second dimension, which PyTorch makes of a gather, parts and a concatenation."""
+    g = Graph()
+    parts = g.parts(g.gather(g.input("x", 4, 8)), [4] * 4, 0)
+    program = g.program(g(aten.mm.default, g.wait(g(aten.cat.default, parts, 1)), g.input("w", 32, 8)))
+    assert not build_index(program).warnings
+    done = run(program, parse_pipeline("cleanup,reorder"), model=load_model("h100"))
+    assert done.verified == "proved"
+    assert [node.name for node in program.graph.nodes if node.name.startswith("wait")] == [
+        "wait_tensor_default",
+        "wait_tensor_default_1",
+    ]
+    assert sum(node.name.startswith("wait") for node in done.program.graph.nodes) == 1
+
+
+@pytest.mark.parametrize("viewed", [False, True])
+def test_a_wait_for_what_a_launch_writes_to_is_refused(viewed):
     g = Graph()
     made = g(aten.neg.default, g.input("x", 4))
+    g(c10d.all_reduce_.default, g(aten.view.default, made, [2, 2]) if viewed else made, "sum", "0")
     with pytest.raises(GraphError, match="'wait_tensor_default' waits for 'neg_default', which launches no collective"):
         build_index(g.program(g.wait(made)))
 

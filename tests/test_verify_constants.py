@@ -115,3 +115,17 @@ def test_a_constant_whose_value_one_file_has_is_not_taken_to_be_the_same(tmp_pat
     before, after = load(tmp_path / "before.fx.txt"), load(tmp_path / "before.fx.txt")
     after.root.c = torch.zeros(4, 4)
     assert verify(before, after, same_constants=True).status == "unproved"
+
+
+def test_a_detach_that_nobody_uses_may_go(tmp_path):
+    class Unused(torch.nn.Module):
+        def forward(self, x):
+            x.detach()
+            return x * x
+
+    torch.export.save(torch.export.export(Unused(), (torch.randn(4),)), tmp_path / "unused.pt2")
+    program = load(tmp_path / "unused.pt2")
+    detach = [node for node in program.graph.nodes if node.name.startswith("detach")]
+    if not detach:  # PyTorch has removed it
+        pytest.skip("torch.export keeps no dead detach")
+    assert run(program, parse_pipeline("cleanup")).verified == "proved"

@@ -122,5 +122,6 @@ def test_presets_take_what_is_waited_for_twice(preset):
 
 def test_a_result_that_is_no_graph_is_not_the_users_mistake(monkeypatch):
     monkeypatch.setattr("commcc.apply.merge.waits_again", lambda _node: False)
+    monkeypatch.setattr("commcc.graph.index.build.waits_for_nothing", lambda _node: False)
     with pytest.raises(InternalError, match=r"^bucket\{groups=all\}: the result is no graph .* please report this"):
         passed(waited_for_again("scatter", "wait"), "bucket{groups=all}")

@@ -35,6 +35,7 @@ from commcc.base.options import option
 from commcc.base.reasons import Reason
 from commcc.base.record import left_out
 from commcc.graph.annotations import REGION
+from commcc.graph.index.waits import waits_for_nothing
 from commcc.graph.ops.collective_table import WAIT
 from commcc.graph.ops.views import DETACH, SHOWING
 from commcc.passes.base import Pass, PlanContext
@@ -156,10 +157,14 @@ def _dead(index: GraphIndex, ident: Identification) -> list[int]:
 
 
 def _waits_again(program: Program, index: GraphIndex) -> Iterator[Same]:
-    """Waits for what a wait has returned, in graph order: traces of code that waits for sure have them."""
+    """Waits for what a wait has returned, or for what nothing writes to any more, in graph order: traces of code that
+    waits for sure have them.
+    """
     for node, graph_node in enumerate(program.graph.nodes):
         source = index.position.get(getattr(next(iter(graph_node.args), None), "name", ""))
-        if index.ops[node] == WAIT and source is not None and index.ops[source] == WAIT and node not in index.held:
+        if index.ops[node] != WAIT or source is None or node in index.held:
+            continue
+        if index.ops[source] == WAIT or waits_for_nothing(graph_node):
             yield Same(node, source)
 
 

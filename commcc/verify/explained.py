@@ -89,7 +89,7 @@ class Explainer(State):
         self.check(node, result, val)
         if formed.alias == COPY:
             self.trace.copies += 1
-        elif path == f"{DETACH}.default":
+        elif path == f"{DETACH}.default" and node.users:
             self.trace.detached.setdefault(result.content, node.name)
         elif path == "aten.lift.default":
             self.memory.at(result.root).lifted = True

@@ -26,7 +26,7 @@ from commcc.graph.index.repeats import Numbering
 from commcc.graph.index.storage import assign_storages
 from commcc.graph.index.tensors import TensorTable
 from commcc.graph.index.traits import Traits, launches_inside, mixed_nodes, sub_graphs, traits_of_all
-from commcc.graph.index.waits import awaited, begun_elsewhere, waits_on
+from commcc.graph.index.waits import awaited, begun_elsewhere, waits_for_nothing, waits_on
 from commcc.graph.ops.libraries import BELIEVED, OWN
 from commcc.graph.ops.libraries import fenced as fence_of
 from commcc.graph.ops.operands import nodes_in
@@ -209,7 +209,7 @@ def _launches(nodes: list[fx.Node], number: dict[fx.Node, int]) -> tuple[dict[in
 def _check_waits(nodes: list[fx.Node], known: set[int]) -> None:
     """A wait must wait for something that may have launched a collective."""
     for i, node in enumerate(nodes):
-        source = None if i in known else awaited(node)
+        source = None if i in known or waits_for_nothing(node) else awaited(node)
         if source is not None and (source.op == "placeholder" or ops.is_local(source.target)):
             into = next((user for user in source.users if (fact := ops.collective_of(user.target)) and fact.out), None)
             hint = f"'{into.name}' writes to it: wait for the result of that" if into is not None else None

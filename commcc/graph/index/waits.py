@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from torch import fx
 
 from commcc.graph import ops
+from commcc.graph.ops.operands import nodes_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -46,6 +47,33 @@ def waits_again(node: fx.Node) -> bool:
             return True
         source = next(iter(source._input_nodes))
     return False
+
+
+def waits_for_nothing(node: fx.Node) -> bool:
+    """Whether a wait waits for what an op has computed into memory of its own, to which no launch writes: then it does
+    nothing. PyTorch puts such waits behind gathers along another dimension than the first, which it makes of several
+    ops.
+    """
+    source = awaited(node)
+    if source is None or source.op != "call_function" or not ops.is_local(source.target):
+        return False
+    fact = ops.facts(source.target)
+    return fact.pure and not fact.views and launched_into(source) is None
+
+
+def launched_into(node: fx.Node) -> fx.Node | None:
+    """A launch that writes to the memory of a node, through a view of it or as it is; None without one."""
+    stack, seen = [node], {node}
+    while stack:
+        shown = stack.pop()
+        for user in shown.users:
+            fact = ops.collective_of(user.target) if user.op == "call_function" else None
+            if fact is not None and fact.out is not None and shown in nodes_in(ops.argument(user, fact.out)):
+                return user
+            if user not in seen and _is_view(user):
+                seen.add(user)
+                stack.append(user)
+    return None
 
 
 def viewed(node: fx.Node) -> fx.Node:
