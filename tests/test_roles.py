@@ -337,6 +337,33 @@ def test_activations_of_one_input_are_no_parameters(how):
     assert {(c.role, c.derived) for c in identified(float8(described=False, **how)).values()} == {("tp", None)}
 
 
+@pytest.mark.parametrize(("reduction", "role", "derived"), [("avg", "fsdp", "terminal"), ("sum", "tp", None)])
+def test_gradients_that_are_clipped_and_update_parameters(reduction, role, derived):
+    b = GraphBuilder()
+    x, weights = b.placeholder("x", (4, 4)), [b.placeholder(f"w{n}", (2, 4)) for n in range(3)]
+    gradients = [b.scatter(b.call(aten.mm.default, x, x), 2, "0", reduction) for _ in weights]
+    squares = [b.call(aten.sum.default, b.call(aten.mul.Tensor, g, g)) for g in gradients]
+    norm = b.reduce(b.call(aten.sum.default, b.call(aten.stack.default, squares)), "0", "sum")
+    factor = b.call(aten.clamp.default, b.call(aten.reciprocal.default, b.call(aten.sqrt.default, norm)), 0, 1)
+    for weight, gradient in zip(weights, gradients, strict=True):
+        b.call(aten.add_.Tensor, weight, b.call(aten.mul.Tensor, gradient, factor))
+    program = b.program([norm], {"0": 2})
+    found = [(c.role, c.derived) for c in identified(program).values() if c.kind == "reduce_scatter"]
+    assert found == [(role, derived)] * 3
+    done = run(program, parse_pipeline("bucket{groups=all}"))
+    assert done.verified == "proved"
+    left = [c.stands_for for c in identified(done.program).values() if c.kind == "reduce_scatter"]
+    assert left == ([3] if derived else [1, 1, 1])
+
+
+def test_a_mean_of_what_is_multiplied_again_is_no_gradient():
+    b = GraphBuilder()
+    x = b.placeholder("x", (4, 4))
+    mean = b.scatter(b.call(aten.mm.default, x, x), 2, "0", "avg")
+    program = b.program([b.call(aten.mm.default, mean, x)], {"0": 2})
+    assert [(c.role, c.derived) for c in identified(program).values()] == [("tp", None)]
+
+
 def test_reductions_that_are_no_candidates_say_why():
     b = GraphBuilder()
     x, m = b.placeholder("x", (4, 4)), b.placeholder("m", (2, 4))

@@ -35,7 +35,6 @@ from commcc.base.options import option
 from commcc.base.reasons import Reason
 from commcc.base.record import left_out
 from commcc.graph.annotations import REGION
-from commcc.graph.index.waits import waits_for_nothing
 from commcc.graph.ops.collective_table import WAIT
 from commcc.graph.ops.views import DETACH, SHOWING
 from commcc.passes.base import Pass, PlanContext
@@ -160,6 +159,8 @@ def _waits_again(program: Program, index: GraphIndex) -> Iterator[Same]:
     """Waits for what a wait has returned, or for what nothing writes to any more, in graph order: traces of code that
     waits for sure have them.
     """
+    from commcc.graph.index.waits import waits_for_nothing
+
     for node, graph_node in enumerate(program.graph.nodes):
         source = index.position.get(getattr(next(iter(graph_node.args), None), "name", ""))
         if index.ops[node] != WAIT or source is None or node in index.held:

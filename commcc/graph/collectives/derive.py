@@ -10,7 +10,8 @@ param-derived
 terminal-derived
     Every path forwards from the wait reaches graph outputs, or is written over graph inputs, through one-input
     ops. A second reduction on the way (HSDP: replicate and shard group, in either order), also one of a bucket
-    (:mod:`commcc.graph.collectives.pieces`), and the addition of an earlier gradient are followed.
+    (:mod:`commcc.graph.collectives.pieces`), and the addition of an earlier gradient are followed. So is a mean over
+    ranks of what was computed, behind which no compute node comes: it is clipped, and parameters are updated by it.
 """
 
 from __future__ import annotations

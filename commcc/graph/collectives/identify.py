@@ -143,7 +143,7 @@ def _told_by_ends(context: _Context, number: int, launch: Launch) -> _Verdict | 
     elif launch.kind in REDUCTIONS:
         sink = walk_forward(context.pieces, launch.waits) if launch.waits else None
         if sink is None:
-            return _scale(context, number, launch)
+            return _scale(context, number, launch) or _averaged(context, number, launch)
         if context.are_gradients(sink):
             return _gradient(context.index, number, launch, sink)
     return _activation(context, number, launch)
@@ -243,6 +243,17 @@ def _scale(context: _Context, number: int, launch: Launch) -> _Verdict | None:
     first, count = context.index.names[source.inputs[0]], launched(context.index, number)
     evidence = f"reduces {count} scales in one launch, of {first} first" if count > 1 else f"reduces a scale of {first}"
     return _Verdict(Role.FSDP, evidence, "scale", source.inputs[0], source.chain)
+
+
+def _averaged(context: _Context, number: int, launch: Launch) -> _Verdict | None:
+    """Of a mean over ranks behind which nothing is computed but what clips gradients, and updates parameters: neither
+    multiplies matrices. Activations are added up.
+    """
+    if launch.reduction != "avg" or context.before_compute[number] or not context.after_compute[number]:
+        return None
+    scatters = launch.kind is Kind.REDUCE_SCATTER or fed_by_scatter(context.index, number)
+    role = Role.FSDP if scatters else Role.DDP
+    return _Verdict(role, "averages what no compute comes behind, as gradients", "terminal")
 
 
 def _made_of_parameters(context: _Context, number: int, launch: Launch) -> Source | None:
