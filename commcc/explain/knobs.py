@@ -162,7 +162,9 @@ def _bucket(case: Case) -> Iterator[Knob]:
     text += f" ({together} together): {duration(merged.merged_ns)} instead of {duration(merged.apart_ns)}"
     # A command that leaves this one alone would mislead, so its reason is said instead.
     if merged.obstacle is not None:
-        alone = f"; '{command_of('bucket')}' leaves it alone: it {merged.obstacle}" if command_of("bucket") else ""
+        why = str(merged.obstacle)
+        why = why if why.startswith("its ") else f"it {why}"
+        alone = f"; '{command_of('bucket')}' leaves it alone: {why}" if command_of("bucket") else ""
         yield Knob(f"{text}{alone}")
         return
     groups = {} if merged.group is None else {"groups": merged.group}
