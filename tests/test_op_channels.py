@@ -187,3 +187,21 @@ def test_an_op_that_only_sounds_like_it(tmp_path):
     assert not build_index(program).barriers
     cleaned = run(program, parse_pipeline("cleanup")).program
     assert "combine" not in [node.name for node in cleaned.graph.nodes]
+
+
+@pytest.mark.parametrize("op", ["mylib.combine", "mylib.anything"])
+def test_an_assertion_may_come_before_or_behind_them(tmp_path, op):
+    (tmp_path / "ops.yaml").write_text("mylib.combine: {arguments: [x], communicates: true}\n")
+
+    def made(*, first):
+        b = Graph()
+        x, y = b.input("x", 8, 8), b.input("y", 8, 8)
+        asserted = b(aten.sum.default, x)
+        if first:
+            b(aten._assert_async.default, asserted)
+        called = b(OpaqueOp(f"{op}.default"), y, val=y.meta["val"])
+        if not first:
+            b(aten._assert_async.default, asserted)
+        return described(b.program(called), read_ops(tmp_path / "ops.yaml"))
+
+    assert verify(made(first=True), made(first=False)).status == "proved"

@@ -78,6 +78,7 @@ class Tracer(Explainer):
         super().__init__(table, first=first, fixed=fixed)
         self.root = root
         self.depth = depth
+        self.acted = 0  # how many effects there were so far whose order counts
         self.inner = depth > 0
         self.groups = groups or {}
         self._memory_of: dict[int, tuple[str, torch.Tensor, Tensor]] = {}
@@ -278,9 +279,11 @@ class Tracer(Explainer):
         if does.random or does.state:
             trace.draws.append((plain, node.name))
         if does.state:  # what it does, and so what it gives, may depend on how often it was called
-            term = table.intern(("call", len(trace.effects), term))
+            term = table.intern(("call", self.acted, term))
         if does.effects:
             trace.effects.append((plain, node.name))
+            fact = facts(node.target)
+            self.acted += not (fact.host_sync or fact.assertion)  # these may come in any order
         if does.fence:
             trace.barriers.append(node.name)
         return term
