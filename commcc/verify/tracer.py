@@ -77,8 +77,7 @@ class Tracer(Explainer):
     ) -> None:
         super().__init__(table, first=first, fixed=fixed)
         self.root = root
-        self.depth = depth
-        self.acted = 0  # how many effects there were so far whose order counts
+        self.depth, self.acted = depth, 0  # acted: effects so far whose order counts
         self.inner = depth > 0
         self.groups = groups or {}
         self._memory_of: dict[int, tuple[str, torch.Tensor, Tensor]] = {}
@@ -282,8 +281,7 @@ class Tracer(Explainer):
             term = table.intern(("call", self.acted, term))
         if does.effects:
             trace.effects.append((plain, node.name))
-            fact = facts(node.target)
-            self.acted += not (fact.host_sync or fact.assertion)  # these may come in any order
+            self.acted += not (facts(node.target).host_sync or facts(node.target).assertion)  # these come in any order
         if does.fence:
             trace.barriers.append(node.name)
         return term
@@ -425,11 +423,9 @@ class Tracer(Explainer):
                 return table.intern(("constant", digest))
         elif held is not None and isinstance(held, (bool, int, float, str)):
             return table.intern(("constant", key_of(table, held)))
-        if isinstance(held, FakeTensor) and not table.one_root and self.depth == 0:
-            # Of a file without its value: the same as another one of this name, if that is believed.
-            which: object = str(held.dtype), tuple(map(str, held.shape)), tuple(map(str, held.stride()))
-        else:
-            which = None if held is None else table.foreign(held)
+        which: object = None if held is None else table.foreign(held)
+        if isinstance(held, FakeTensor) and self.depth == 0:  # a file without its value: the same by name, if believed
+            which = str(held.dtype), tuple(map(str, held.shape)), tuple(map(str, held.stride()))
         term = table.intern(("attribute", name, which))
         if not table.one_root:
             table.undecided[term] = f"what constant '{name}' holds is not known"
