@@ -229,7 +229,7 @@ def test_bad_files_give_one_line_and_no_output(text, graph, capsys):
 
 
 def answering(monkeypatch, verdict: Verdict) -> None:
-    monkeypatch.setattr(verifier, "verify", lambda _before, _after: verdict)
+    monkeypatch.setattr(verifier, "verify", lambda _before, _after, **_options: verdict)
 
 
 def test_a_different_result_is_a_bug_and_is_not_written(graph, capsys, monkeypatch):

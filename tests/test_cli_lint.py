@@ -85,12 +85,13 @@ def test_one_bad_graph_hides_nothing_about_the_others(folder, capsys):
 
 def test_a_graph_that_cannot_run_is_a_finding(folder, capsys):
     wait = 'w: "f32[8, 8][8, 1]cuda:0" = torch.ops._c10d_functional.wait_tensor.default(n)'
-    (folder / "bad.fx.txt").write_text(graph("a", "n = mul(a, a)", wait, returns="w"))
+    into = "i: \"f32[8, 8][8, 1]cuda:0\" = torch.ops._c10d_functional.all_reduce_.default(n, 'sum', '0')"
+    (folder / "bad.fx.txt").write_text(graph("a", "n = mul(a, a)", into, wait, returns="w"))
     assert code("bad.fx.txt", "--json") == 1
     doc = document(capsys)
     assert names(doc, "error") == [("bad.fx.txt", "illegal-graph")]
     (finding,) = doc["graphs"][0]["rules"][0]["findings"]
-    assert finding["nodes"][0]["node"] == "w" and finding["nodes"][0]["line"] == 4
+    assert finding["nodes"][0]["node"] == "w" and finding["nodes"][0]["line"] == 5
     ok("lint", "bad.fx.txt", "--rule", "illegal-graph=warning")
 
 
