@@ -5,7 +5,6 @@ from __future__ import annotations
 import operator
 
 import pytest
-import torch
 
 import commcc
 from commcc.base.errors import InputError, OptionError
@@ -22,6 +21,7 @@ from commcc.serialization import load, save
 from commcc.serialization.op_files import check, described, read_ops, undescribed
 from commcc.timing.cost import load_model
 from commcc.verify import verify
+from tests.op_libraries import op_library
 from tests.verify_graphs import Graph, aten, c10d
 
 ROWS = 2048
@@ -33,15 +33,10 @@ apart_ep.combine: {arguments: [x, handle], communicates: true}
 
 @pytest.fixture(scope="module")
 def library():
-    lib = torch.library.Library("apart_ep", "FRAGMENT")
-    lib.define("dispatch(Tensor x, int ranks) -> (Tensor, Tensor)")
-    lib.define("combine(Tensor x, Tensor handle) -> Tensor")
+    schemas = ("dispatch(Tensor x, int ranks) -> (Tensor, Tensor)", "combine(Tensor x, Tensor handle) -> Tensor")
     runs = {"dispatch": lambda x, ranks: (x.clone(), x.new_empty(ranks)), "combine": lambda x, handle: x.clone()}
-    for name, run_it in runs.items():
-        lib.impl(name, run_it, "CPU")
-        torch.library.register_fake(f"apart_ep::{name}", run_it, lib=lib)
-    yield torch.ops.apart_ep
-    lib._destroy()
+    with op_library("apart_ep", schemas, runs, runs) as made:
+        yield made
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from commcc.serialization.op_files import check, described, read_ops
 from commcc.serialization.shapes import ShapeContext
 from commcc.verify import verify
 from tests.chunk_graphs import MOE, Layers, aten, chunked, error
+from tests.op_libraries import op_library
 from tests.verify_graphs import Graph
 
 PUT = "othertitan.put"
@@ -29,17 +30,15 @@ def written(tmp_path, text):
 @pytest.fixture(scope="module")
 def library():
     """An op that is registered here, with a kernel for the CPU and a shape function."""
-    lib = torch.library.Library("commcc_tests", "FRAGMENT")
-    lib.define("glu(Tensor x, Tensor gate) -> Tensor")
-    lib.define("put(Tensor self, Tensor index, Tensor src) -> Tensor")
-    lib.define("centred(Tensor x) -> Tensor")
-    lib.impl("glu", lambda x, gate: x * torch.sigmoid(gate), "CPU")
-    lib.impl("put", lambda x, index, src: x.scatter_add(0, index, src), "CPU")
-    lib.impl("centred", lambda x: x - x.mean(0), "CPU")
-    for name in ("glu", "put", "centred"):
-        torch.library.register_fake(f"commcc_tests::{name}", lambda x, *_: torch.empty_like(x), lib=lib)
-    yield torch.ops.commcc_tests
-    lib._destroy()
+    runs = {
+        "glu": lambda x, gate: x * torch.sigmoid(gate),
+        "put": lambda x, index, src: x.scatter_add(0, index, src),
+        "centred": lambda x: x - x.mean(0),
+    }
+    schemas = ("glu(Tensor x, Tensor gate) -> Tensor", "put(Tensor self, Tensor index, Tensor src) -> Tensor")
+    shapes = dict.fromkeys(runs, lambda x, *_: torch.empty_like(x))
+    with op_library("commcc_tests", (*schemas, "centred(Tensor x) -> Tensor"), runs, shapes) as made:
+        yield made
 
 
 GLU = "commcc_tests.glu:\n  shape: x\n  tokens: {x: 0, gate: 0, result: 0}\n  flops: 4 * x[0] * x[1]\n"
@@ -165,21 +164,19 @@ def test_files_that_are_wrong(tmp_path, text, message):
 @pytest.fixture(scope="module")
 def marked():
     """Ops whose schemas say more than what they compute."""
-    lib = torch.library.Library("commcc_marked", "FRAGMENT")
-    lib.define("put(Tensor(a!) buffer, Tensor x) -> Tensor(a!)")
-    lib.define("part(Tensor(a) x) -> Tensor(a)")
-    lib.define("parts(Tensor(a) x) -> Tensor(a)[]")
-    lib.define("noise(Tensor x) -> Tensor", tags=[torch.Tag.nondeterministic_seeded])
-    lib.define("hides(Tensor x) -> Tensor")
-    lib.define("gives(Tensor x) -> Tensor")
-    lib.define("draws(Tensor x) -> Tensor")
-    lib.define("two(Tensor x) -> (Tensor, Tensor)")
-    lib.impl("hides", lambda x: x.neg_().clone(), "CPU")
-    lib.impl("gives", lambda x: x.view(-1), "CPU")
-    lib.impl("draws", lambda x: x + torch.rand_like(x), "CPU")
-    lib.impl("two", lambda x: (x + 1, x * 2), "CPU")
-    yield torch.ops.commcc_marked
-    lib._destroy()
+    runs = {
+        "hides": lambda x: x.neg_().clone(),
+        "gives": lambda x: x.view(-1),
+        "draws": lambda x: x + torch.rand_like(x),
+        "two": lambda x: (x + 1, x * 2),
+    }
+    schemas = (
+        *("put(Tensor(a!) buffer, Tensor x) -> Tensor(a!)", "part(Tensor(a) x) -> Tensor(a)"),
+        *("parts(Tensor(a) x) -> Tensor(a)[]", "two(Tensor x) -> (Tensor, Tensor)"),
+        *(f"{name}(Tensor x) -> Tensor" for name in ("noise", "hides", "gives", "draws")),
+    )
+    with op_library("commcc_marked", schemas, runs, random=("noise",)) as made:
+        yield made
 
 
 @pytest.mark.parametrize(

@@ -309,12 +309,12 @@ def _difference(description: Description, node: fx.Node) -> str | None:
     again = pytree.tree_map_only(torch.Tensor, torch.clone, (args, kwargs))
     result = description.runs(*args, **kwargs)
     bound, own = description.bound(args, kwargs), description.bound(*before)
-    changed = sorted(k for k, v in bound.items() if isinstance(v, torch.Tensor) and not torch.equal(v, own[k]))
+    changed = _changed(bound, own)
     shared = _shared(bound, result)
     if not _close(result, description.runs(*again[0], **again[1])):
         return "it does not give the same twice"
     if description.like is None:
-        if unsaid := sorted(set(changed) - set(description.writes)):
+        if unsaid := sorted(changed - set(description.writes)):
             return f"it writes {', '.join(unsaid)}"
         if unsaid := sorted(shared - set(description.writes)):
             return f"its result is in the memory of {', '.join(unsaid)}"
@@ -330,11 +330,16 @@ def _difference(description: Description, node: fx.Node) -> str | None:
         # The op itself took them.
         return f"{description.like} does not take what it takes ({str(error).splitlines()[0][:120]})"
     there = description.bound(*others)
-    if changed != sorted(k for k, v in there.items() if isinstance(v, torch.Tensor) and not torch.equal(v, own[k])):
+    if changed != _changed(there, own):
         return f"it does not write what {description.like} writes"
     if shared != _shared(there, other):
         return f"its result is not in the memory in which that of {description.like} is"
     return None if _close(result, other) else f"its result differs from that of {description.like}"
+
+
+def _changed(bound: Mapping[str, Any], before: Mapping[str, Any]) -> set[str]:
+    """Arguments that hold something else than before."""
+    return {name for name, v in bound.items() if isinstance(v, torch.Tensor) and not torch.equal(v, before[name])}
 
 
 def _shared(bound: Mapping[str, Any], result: Any) -> set[str]:

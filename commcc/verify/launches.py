@@ -12,7 +12,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from commcc.base.terms import Kind
-from commcc.graph.ops import described_as, facts
+from commcc.graph.ops import facts
+from commcc.graph.ops.names import constants_of
 from commcc.verify.annotations import hold_against
 from commcc.verify.barriers import place
 from commcc.verify.contents import (
@@ -49,18 +50,12 @@ if TYPE_CHECKING:
     from commcc.verify.terms import Terms
 
 
-def _constants(node: fx.Node) -> dict[str, Any]:
-    """What an op that is like a collective hands it besides its own arguments."""
-    described = described_as(node.target)
-    return {} if described is None else dict(described.constants)
-
-
 def launch(state: State, node: fx.Node, fact: CollectiveOp, groups: Mapping[str, str]) -> Value:
     """The result of an asynchronous collective; its storage is in flight until the wait.
 
     groups: process groups that stand for another one.
     """
-    arguments = _named_alike({**_constants(node), **state.arguments(node)}, groups)
+    arguments = _named_alike({**constants_of(node.target), **state.arguments(node)}, groups)
     table, trace = state.table, state.trace
     inputs = tensors_in(arguments.get(fact.tensor))
     outs = tensors_in(arguments.get(fact.out)) if fact.out is not None else []

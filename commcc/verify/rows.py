@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING, Any
 
 from torch import fx, nn
 
-from commcc.graph.ops import aliasing, described_as, is_getitem, op_name
+from commcc.graph.ops import aliasing, is_getitem, op_name
 from commcc.graph.ops.constants import REPLACING
 from commcc.graph.ops.counting import marks
 from commcc.graph.ops.decomposed import parts_of
 from commcc.graph.ops.flexible import FLEX
+from commcc.graph.ops.names import constants_of
 from commcc.graph.ops.row_wise import LINEAR_IN_ALL, LINEAR_IN_ONE, ROW_RULES, RowRule, is_elementwise, is_reduction
 from commcc.graph.ops.twins import functional
 from commcc.serialization.propagate import quiet
@@ -131,8 +132,7 @@ class RowRules:
     def _apply_rule(self, node: fx.Node) -> Kind:
         if is_getitem(node.target):
             return self._part(node)
-        described = described_as(node.target)
-        arguments = {**bind(node), **dict(described.constants if described is not None else ())}
+        arguments = {**bind(node), **constants_of(node.target)}
         name = op_name(node.target)
         target = functional(node.target)
         if self.of(arguments.get("self")) is not None:  # in place on what is the chunk's own: what the twin gives

@@ -423,9 +423,10 @@ class Tracer(Explainer):
                 return table.intern(("constant", digest))
         elif held is not None and isinstance(held, (bool, int, float, str)):
             return table.intern(("constant", key_of(table, held)))
-        which: object = None if held is None else table.foreign(held)
         if isinstance(held, FakeTensor) and self.depth == 0:  # a file without its value: the same by name, if believed
-            which = str(held.dtype), tuple(map(str, held.shape)), tuple(map(str, held.stride()))
+            which: object = str(held.dtype), tuple(map(str, held.shape)), tuple(map(str, held.stride()))
+        else:
+            which = None if held is None else table.foreign(held)
         term = table.intern(("attribute", name, which))
         if not table.one_root:
             table.undecided[term] = f"what constant '{name}' holds is not known"

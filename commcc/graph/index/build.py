@@ -26,8 +26,8 @@ from commcc.graph.index.repeats import Numbering
 from commcc.graph.index.storage import assign_storages
 from commcc.graph.index.tensors import TensorTable
 from commcc.graph.index.traits import Traits, launches_inside, mixed_nodes, sub_graphs, traits_of_all
-from commcc.graph.index.waits import awaited, begun_elsewhere, waits_for_nothing, waits_on
-from commcc.graph.ops.libraries import BELIEVED, OWN
+from commcc.graph.index.waits import awaited, begun_elsewhere, launched_into, waits_for_nothing, waits_on
+from commcc.graph.ops.libraries import NATIVE
 from commcc.graph.ops.libraries import fenced as fence_of
 from commcc.graph.ops.operands import nodes_in
 from commcc.graph.program import META_KEY, ProcessGroup, record_of
@@ -211,7 +211,7 @@ def _check_waits(nodes: list[fx.Node], known: set[int]) -> None:
     for i, node in enumerate(nodes):
         source = None if i in known or waits_for_nothing(node) else awaited(node)
         if source is not None and (source.op == "placeholder" or ops.is_local(source.target)):
-            into = next((user for user in source.users if (fact := ops.collective_of(user.target)) and fact.out), None)
+            into = launched_into(source)
             hint = f"'{into.name}' writes to it: wait for the result of that" if into is not None else None
             raise GraphError(f"'{node.name}' waits for '{source.name}', which launches no collective", hint=hint)
 
@@ -301,7 +301,7 @@ def _warning(node: fx.Node, inside: Inside | None) -> str:
         return f"({name}) waits or communicates in a sub-graph in an unknown way: nothing moves across it"
     if (why := fence_of(name)) is not None:
         return f"({name}) {why}: nothing moves across it"
-    otherwise = "" if name.partition(".")[0] in OWN | BELIEVED else ", unless a file says how (--ops)"
+    otherwise = "" if name.partition(".")[0] in NATIVE else ", unless a file says how (--ops)"
     return f"({name}) communicates in an unknown way: nothing moves across it{otherwise}"
 
 

@@ -49,6 +49,12 @@ def described_as(target: Any) -> Description | None:
     return target.described if isinstance(target, OpaqueOp) else None
 
 
+def constants_of(target: Any) -> dict[str, Any]:
+    """What an op that is like another one, as a user's file says, hands it besides its own arguments."""
+    described = described_as(target)
+    return {} if described is None else dict(described.constants)
+
+
 @lru_cache(maxsize=4096)
 def op_name(target: Any) -> str:
     """Library and op without the overload: ``aten.mm``, ``higher_order.cond``, ``operator.getitem``."""
@@ -101,8 +107,7 @@ def argument(node: fx.Node, name: str, default: Any = None) -> Any:
     position = names.index(name) if name in names else len(node.args)
     if position < len(node.args):
         return node.args[position]
-    described = described_as(node.target)
-    return default if described is None else dict(described.constants).get(name, default)
+    return constants_of(node.target).get(name, default)
 
 
 def set_argument(node: fx.Node, name: str, value: Any) -> None:

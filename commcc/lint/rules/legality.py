@@ -7,7 +7,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from commcc.graph.ops.collective_table import LAUNCHING, WAIT
-from commcc.graph.ops.libraries import OWN, fenced
+from commcc.graph.ops.libraries import NATIVE, fenced
 from commcc.lint.options import NoOptions
 from commcc.lint.types import Finding, Rule, Severity
 
@@ -56,7 +56,9 @@ def _remedy(library: str) -> str:
     if library in LAUNCHING:
         return _ACCEPT
     return (
-        _FUNCTIONAL if library in OWN else f"{_FUNCTIONAL}, or say in a file that its channels are its own (--ops FILE)"
+        _FUNCTIONAL
+        if library in NATIVE
+        else f"{_FUNCTIONAL}, or say in a file that its channels are its own (--ops FILE)"
     )
 
 
