@@ -193,6 +193,8 @@ def test_the_op_that_lays_out_a_gather():
 
 
 def test_inputs_that_the_op_leaves_out():
+    import torch._inductor.fx_passes.bucketing  # registers it
+
     arguments = torch.ops.bucketing._pre_bucket_all_gather.default._schema.arguments
     if arguments[-1].name != "foreach_group_indices":
         pytest.skip("this PyTorch copies all inputs at once")
