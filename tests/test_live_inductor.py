@@ -263,9 +263,7 @@ def test_caches_that_are_warm_on_one_rank_only(tmp_path):
 
 
 #: Every graph is compiled twice, for seconds each: the first one also changes its shape and evaluates.
-TRAININGS = (
-    *(("fsdp", PIPELINE), ("tp", "auto"), ("fsdp_tp", "auto"), ("moe", f"tag,{PIPELINE}"), ("checkpointed", PIPELINE)),
-)
+TRAININGS = (("fsdp", PIPELINE), ("fsdp_tp", "auto"), ("moe", f"tag,{PIPELINE}"))
 
 
 @pytest.mark.full
@@ -284,15 +282,13 @@ def test_twenty_steps_through_inductor(tmp_path):
         for model, passes in TRAININGS
     ]
     for rank in (found := train(jobs, tmp_path)):
-        # How far apart roundings are, the data of a rank decides.
-        assert [{**each, "apart": 0} for each in rank] == [{**each, "apart": 0} for each in found[0]]
+        assert rank == found[0]
         for job, each in zip(jobs, rank, strict=True):
             assert each["compared"] > 700
             if job["varied"]:
                 assert each["foreseen"] and not each["groups"] and each["graphs"] >= 4, (job, each)
                 assert any(after < before for before, after in each["launches"])
-            # What is computed again is fused with other ops there, which round differently, as the log has said.
-            assert each["equal"] or (job["model"] == "checkpointed" and each["foreseen"] and each["apart"] < 1e-5), job
+            assert each["equal"], job
 
 
 @pytest.mark.full
