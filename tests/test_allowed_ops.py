@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,6 +14,7 @@ from commcc.base.errors import InputError, OptionError
 from commcc.cli.main import run
 from commcc.graph.ops.allowed import imported_ops, refusal
 from commcc.graph.ops.functions import plain_functions
+from commcc.graph.ops.libraries import NATIVE
 from commcc.replay.prepare import prepare
 from commcc.serialization import load, save
 from tests.verify_graphs import Graph
@@ -97,7 +99,8 @@ def test_replay_refuses_by_name(tmp_path, monkeypatch, capsys, call, why):
         assert op in error and len(error.splitlines()) == 1
         if why is not None:
             assert f"op {op} of node 'hostile' is not run: " in error
-            assert why in error and "--import MODULE" in error
+            assert why in error
+            assert ("--import MODULE" in error) == (op.partition(".")[0] not in NATIVE)
     untouched(tmp_path)
 
 
@@ -240,10 +243,11 @@ def test_a_module_that_gives_nothing(tmp_path, capsys):
 
 def test_no_configuration_names_modules(tmp_path, monkeypatch, capsys, module):
     monkeypatch.chdir(tmp_path)
-    file = graph(tmp_path, "torch.ops.aten.from_file.default('{mark}', True, 4)")
+    file = graph(tmp_path, f"torch.ops.{module}.double.default(x)")
     (tmp_path / "commcc.yaml").write_text(f"import: [{module}]\n")
     code, error = said(capsys, "bench", file, "--nproc", 2, "--device", "cpu")
-    assert (code, "import" in error) == (2, True)
+    assert (code, f"{module}.double" in error, "--import" in error) == (2, True, True), error
+    assert module not in sys.modules
 
 
 @pytest.mark.full

@@ -18,6 +18,7 @@ from tests.random_graphs import GraphBuilder, aten
 
 R = torch.rand
 LOOSE = R(3, 1, 2, 4, 8).transpose(-1, -2).contiguous().transpose(-1, -2)
+WINDOWS = [2, 2], [2, 2], [0, 0], [1, 1], False
 #: Arguments that fit and arguments that do not, of each kind of check.
 CASES = {
     "aten._log_softmax_backward_data.default": (
@@ -46,6 +47,15 @@ CASES = {
     "aten._chunk_cat.default": (
         ([R(4, 2), R(4, 3)], 1, 2),
         [([R(4, 2)], 5, 2), ([R(4, 2)], 0, 0), ([R(4), R(3, 2)], 1, 2)],
+    ),
+    "aten.max_pool2d_with_indices_backward.default": (
+        (R(2, 3, 2, 2), R(2, 3, 4, 4), *WINDOWS, torch.full((2, 3, 2, 2), 15)),
+        [
+            (R(2, 3, 2, 2), R(2, 3, 4, 4), *WINDOWS, torch.full((2, 3, 2, 2), 16)),
+            (R(2, 3, 2, 2), R(2, 3, 4, 4), *WINDOWS, torch.full((2, 3, 2, 2), -1)),
+            (R(2, 3, 2, 2), R(2, 3, 4, 4), *WINDOWS, torch.full((2, 3, 2, 1), 1)),
+            (R(2, 3, 2, 2), R(1, 3, 4, 4), *WINDOWS, torch.full((2, 3, 2, 2), 1)),
+        ],
     ),
     "aten._fused_sgd_.default": (
         ([R(2)], [R(2)], [R(2)]),

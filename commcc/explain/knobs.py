@@ -194,7 +194,7 @@ def _async_tp(case: Case) -> Iterator[Knob]:
     hides = min(case.findings.left, case.search.context.costs.ns[partner])
     text = f"split the pair {how} into pieces, the transfer of one overlapped with the product of the next "
     text += f"(asynchronous tensor parallelism): at most {duration(hides)} to hide"
-    yield _knob(text, command_of("async-tp"), "does that")
+    yield _knob(text, command_of("async-tp"), "does that where PyTorch's own pass can")
 
 
 def _split(case: Case) -> Iterator[Knob]:

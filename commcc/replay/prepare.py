@@ -42,6 +42,7 @@ from commcc.graph.ops import (
     op_name,
 )
 from commcc.graph.ops.allowed import refusal
+from commcc.graph.ops.libraries import NATIVE
 from commcc.graph.program import all_calls, attribute
 from commcc.replay.calls import Body, CallSettings, Homes, communicates_inside, draws_random, inner_graphs
 from commcc.replay.kernels import stand_in
@@ -292,8 +293,14 @@ def _refuse_unsafe(program: Program, imported: frozenset[str]) -> None:
                 raise InputError(
                     f"op {op_name(target)} of node '{node.name}' is not run: {reason}",
                     where=str(program.source) if program.source else None,
-                    hint="--import MODULE, with the module that registers it, runs it nevertheless",
+                    hint=_other_way(target),
                 )
+
+
+def _other_way(target: Any) -> str | None:
+    """What else runs an op that is refused: nothing runs one of PyTorch's, which is there before any module."""
+    own = op_name(target).partition(".")[0] in NATIVE
+    return None if own else "--import MODULE, with the module that registers it, runs it nevertheless"
 
 
 def _called(node: fx.Node) -> list[Any]:

@@ -12,6 +12,7 @@ Limits: a storage that a graph makes smaller keeps its bytes.
 from __future__ import annotations
 
 from functools import wraps
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from commcc.graph.ops.functions import bounded
@@ -168,6 +169,22 @@ def _chunks(given: dict[str, Any]) -> None:
         raise ValueError(f"tensors differ before dimension {dim}")
 
 
+def _pooled(dimensions: int) -> Rule:
+    """Gradients of a maximum of windows over the last dimensions: each goes where its index says, within its plane."""
+
+    def rule(given: dict[str, Any]) -> None:
+        whole, grad, places = given["self"], given["grad_output"], given["indices"]
+        if whole.dim() <= dimensions or grad.shape[:-dimensions] != whole.shape[:-dimensions]:
+            _refuse("grad_output", grad, "self", whole)
+        if places.shape != grad.shape:
+            _refuse("indices", places, "grad_output", grad)
+        plane = prod(whole.shape[-dimensions:])
+        if places.numel() and not 0 <= int(places.min()) <= int(places.max()) < plane:
+            raise ValueError(f"'indices' are not all within 0 to {plane - 1}")
+
+    return rule
+
+
 def _attention(given: dict[str, Any]) -> None:
     """Attention on the CPU: sizes that belong together, and a last dimension in one piece, which it relies on."""
     query, key, value = given["query"], given["key"], given["value"]
@@ -220,6 +237,8 @@ _RULES: dict[str, tuple[Rule, ...]] = {
     ),
     "aten.smooth_l1_loss_backward": (_same("self", "target"), _one_or("grad_output", "self"), _floating("self")),
     "aten.unfold_backward": (_unfolded,),
+    "aten.max_pool2d_with_indices_backward": (_pooled(2),),
+    "aten.max_pool3d_with_indices_backward": (_pooled(3),),
     **dict.fromkeys(
         (f"aten._fused_{name}_" for name in ("adam", "adamw", "sgd", "adagrad")),
         _FUSED,
