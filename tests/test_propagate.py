@@ -274,7 +274,7 @@ def test_in_place_ops_do_not_change_the_values_of_their_inputs():
 
 def test_causes_and_consequences_are_noted_apart():
     build = Builder()
-    a, mesh = build.input("a", "f32[2][1]cpu"), build.input("mesh", None)
+    a, mesh, _unused = build.input("a", "f32[2][1]cpu"), build.input("mesh", None), build.input("unused", None)
     opaque = build.call(OpaqueOp("mylib.f.default"), a)
     after = build.call(aten.neg.default, opaque)
     wrong = build.call(aten.mm.default, a, a)

@@ -109,18 +109,20 @@ class _Walk:
         self.evaluator = evaluator
         self.root = root
         self.depth = 0
-        self.inputs: list[str] = []
+        self.inputs: list[fx.Node] = []
         self.shaped = False
         self.causes: list[Note] = []
         self.dependents = 0
 
     def notes(self) -> list[Note]:
         out = []
-        if self.inputs:
-            first = ", ".join(self.inputs[:5]) + (", ..." if len(self.inputs) > 5 else "")
-            # Without any, the text is of a kind that has none; else they are of what has no shape, such as meshes.
+        # Without any shape, the text is of a kind that has none; else these are no tensors, as meshes are, and matter
+        # where something uses them.
+        inputs = [node.name for node in self.inputs if node.users or not self.shaped]
+        if inputs:
+            first = ", ".join(inputs[:5]) + (", ..." if len(inputs) > 5 else "")
             hint = "" if self.shaped else "; print_readable(include_stride=True, include_device=True) tells them"
-            out.append(Note(f"inputs without a shape: {len(self.inputs)} ({first}){hint}"))
+            out.append(Note(f"inputs without a shape: {len(inputs)} ({first}){hint}"))
         out += self.causes[:_MOST_NOTES]
         if len(self.causes) > _MOST_NOTES:
             out.append(Note(f"further nodes whose shape cannot be found: {len(self.causes) - _MOST_NOTES}"))
@@ -148,7 +150,7 @@ class _Walk:
 
     def _fill(self, node: fx.Node) -> None:
         if node.op == "placeholder":
-            self.inputs.append(node.name)
+            self.inputs.append(node)
             return
         observed = _observed_items(node)
         returns = node.target._schema.returns if isinstance(node.target, OpOverload) else ()
