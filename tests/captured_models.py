@@ -488,3 +488,41 @@ def broken(mesh):
 
 def sparse(mesh):
     return commcc.shard(nn.Embedding(12, WIDTH, sparse=True), mesh["dp"]), (torch.zeros(4, dtype=torch.int64),)
+
+
+class Drawn(nn.Module):
+    """It draws again until numbers fit, and takes rows of numbers one by one; a buffer begins with numbers."""
+
+    def __init__(self):
+        super().__init__()
+        rates = [x.item() for x in torch.linspace(0, 0.5, 3)]
+        parts = [part.tolist() for part in torch.linspace(0, 0.5, 3).split([1, 2])]
+        assert [rate for part in parts for rate in part] == rates == [0.0, 0.25, 0.5]
+        self.rate, self.out = rates[1], nn.Linear(WIDTH, WIDTH)
+        nn.init.trunc_normal_(self.out.weight, std=0.02)
+        self.register_buffer("places", torch.arange(WIDTH))
+        self.places += 1
+
+    def forward(self, x):
+        return (self.out(x * self.places) * self.rate).sum()
+
+
+def drawn(mesh):
+    return commcc.shard(Drawn(), mesh["dp"]), (torch.randn(4, WIDTH),)
+
+
+class Synchronised(nn.Module):
+    def __init__(self, mesh):
+        super().__init__()
+        self.norm, self.out = nn.SyncBatchNorm(WIDTH, process_group=mesh["dp"].get_group()), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        return self.out(self.norm(x))
+
+
+def synchronised(mesh):
+    return commcc.shard(Synchronised(mesh), mesh["dp"], replicate=True), (torch.randn(4, WIDTH),)
+
+
+def built_by_value(mesh):
+    return nn.Linear(WIDTH, int(torch.randint(4, 5, ()).item()))

@@ -254,6 +254,16 @@ def test_graphs_that_compute_belong_to_a_step(whole, tmp_path):
     assert any("in 2 pieces" in note for note in answer["notes"]) != whole
 
 
+def test_models_that_read_numbers_while_they_are_built(tmp_path):
+    """Their numbers are constants of the graph, buffers stay inputs."""
+    program = captured("drawn", "dp=2", tmp_path, graphs=("step",))["step"]
+    assert launches(program) == {"all_gather": 2, "reduce_scatter": 2}
+    values = [node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"]
+    assert any(getattr(value, "dtype", None) == torch.int64 for value in values)
+    scaled = [node.args[1] for node in program.graph.nodes if str(node.target) == "aten.mul.Tensor"]
+    assert 0.25 in scaled
+
+
 def test_integers_are_counted_as_on_a_gpu(tmp_path):
     program = captured("histogram", "dp=2", tmp_path, graphs=("joint",))["joint"]
     (count,) = (node for node in program.graph.nodes if "histc" in str(node.target))
@@ -367,6 +377,8 @@ def test_doctor(capsys, monkeypatch):
         ("needs_a_gpu", r"captured_models.py:\d+: .*; there is no GPU here"),
         ("fails", r"captured_models.py:\d+: calling .*KeyError"),
         ("decides", r"captured_models.py:\d+: tracing .*; it decides by a value that only a run has"),
+        ("built_by_value", r"captured_models.py:\d+: calling .*; models are built without values of tensors here"),
+        ("synchronised", r"SyncBatchNorm expected .*; what it sends is in no compiled graph"),
         ("does_not_divide", r"tracing .*RuntimeError: a and b must have same reduction dim, but got [^\\]*$"),
         (
             "cut_unevenly",

@@ -62,6 +62,21 @@ def by_marks(b, flat):
     return b.call(aten.sum.dim_IntList, b.call(aten.scatter_.value, zeros, 1, number, True), [0])
 
 
+def by_marks_in_rows(b, flat):
+    """zeros.scatter_(-1, chosen, 1).sum([0, 1]) of tokens with two choices each"""
+    number = b.call(aten._to_copy.default, b.call(aten.reshape.default, flat, [TOKENS, 2, 1]), dtype=torch.int64)
+    zeros = b.call(aten.new_zeros.default, flat, [TOKENS, 2, 2], dtype=torch.bool)
+    return b.call(aten.sum.dim_IntList, b.call(aten.scatter_.value, zeros, -1, number, True), [0, 1])
+
+
+def by_marks_of_fewer(b, flat):
+    """As before, but only the first choice of each token is marked."""
+    number = b.call(aten._to_copy.default, b.call(aten.reshape.default, flat, [TOKENS, 2, 1]), dtype=torch.int64)
+    zeros = b.call(aten.new_zeros.default, flat, [TOKENS, 2, 2], dtype=torch.bool)
+    first = b.call(aten.slice.Tensor, number, 1, 0, 1)
+    return b.call(aten.sum.dim_IntList, b.call(aten.scatter_.value, zeros, -1, first, True), [0, 1])
+
+
 def wide(b, order, like):
     return b.call(aten.expand.default, b.call(aten.reshape.default, order, [-1, 1]), [-1, WIDTH])
 
@@ -121,7 +136,7 @@ def routed(count, join, *, mixed=None, into=None, samples=0):
     return b.done([y])
 
 
-COUNTS = (by_histogram, by_ones, by_one_hot, by_checked_one_hot, by_marks, by_comparison)
+COUNTS = (by_histogram, by_ones, by_one_hot, by_checked_one_hot, by_marks, by_marks_in_rows, by_comparison)
 JOINS = (added, scattered, put, unsorted, numbered)
 
 
@@ -180,7 +195,10 @@ def put_on_others(b, back, order, token):
     return b.call(aten.sum.dim_IntList, b.call(aten.reshape.default, rows, [TOKENS, 2, WIDTH]), [1])
 
 
-@pytest.mark.parametrize(("count", "join"), [(compared_with_others, added), (by_histogram, put_on_others)])
+@pytest.mark.parametrize(
+    ("count", "join"),
+    [(compared_with_others, added), (by_marks_of_fewer, added), (by_histogram, put_on_others)],
+)
 def test_what_looks_like_counts_or_an_order_is_not_proved(count, join):
     before = routed(count, join)
     try:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from commcc.base.errors import InputError
+from commcc.ep.chunk.grid import Grid
 from tests.chunk_graphs import MOE, Layers, aten, chunked, error, named, ops_of, plan_of
 from tests.test_ep_chunk import EXACT, moved
 
@@ -162,3 +164,8 @@ def test_what_a_caller_sees_of_memory_is_not_cut(name):
         made, why = LEAVES[name](b, x)
     with pytest.raises(InputError, match=why):
         chunked(b.done([y, *made]))
+
+
+def test_sizes_that_only_a_run_knows_are_no_tokens():
+    size = ShapeEnv().create_unbacked_symint()
+    assert Grid(2, inner=4).factory_dim((size + 1,)) is None

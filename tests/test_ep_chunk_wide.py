@@ -257,6 +257,25 @@ def test_a_narrow_sum_in_a_running_one(planned, monkeypatch):
     assert verify(before, after).status == "unproved" and error(before, after) > 0
 
 
+COUNTED = (("bool", torch.float32), ("bool", torch.int64), ("int64", torch.float32))
+
+
+@pytest.mark.parametrize(("counted", "into"), COUNTED)
+def test_a_running_count(counted, into):
+    """How often something holds cannot wrap around, whatever it is added to; a sum of numbers may."""
+    b = Layers()
+    x, seen = b.tokens("x", 8, 4), b.described("seen", (4,), into, "BufferAOTInput(target='seen')")
+    with b.module(MOE):
+        y = moved(b, x)
+        holds = b.call(aten.gt.Scalar, x, 0)
+        numbers = holds if counted == "bool" else b.call(aten._to_copy.default, x, dtype=torch.int64)
+        b.call(aten.add_.Tensor, seen, b.call(aten.sum.dim_IntList, numbers, [0]))
+    before = b.done([y])
+    after = chunked(before)
+    assert verify(before, after).status == ("proved" if counted == "bool" else "unproved")
+    assert error(before, after) < 1e-6
+
+
 SYMBOLIC = """\
 class GraphModule(torch.nn.Module):
     def forward(

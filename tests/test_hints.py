@@ -138,9 +138,9 @@ def test_numbers_out_of_reach_are_none():
     assert SizeHints({"u*": 10**18}, {}).value(a * b) is None
 
 
-def test_powers_have_no_number():
+def test_what_is_no_number():
     a, b = sizes_of(2)
-    assert SizeHints({"u*": 2}, {}).value(a**3) is None
+    assert SizeHints({"u*": 2}, {}).value(a**9) is None
     assert SizeHints({"u*": 0}, {}).value(a // b) is None, "division by nothing"
 
 
@@ -425,3 +425,12 @@ def test_every_hint_that_was_used_is_noted_by_source():
     }
     assert all(len(found) == 1 for found in notes.values())
     assert len({found[0] for found in notes.values()}) == 4
+
+
+def test_powers_have_numbers_as_long_as_they_cannot_explode():
+    size, hints = ShapeEnv().create_unbacked_symint(), SizeHints({"u0": 8}, {})
+    square = size * size
+    assert (hints.value(square), hints.value(square * size + 1)) == (64, 513)
+    large = square * square * square * square * size
+    assert (str(large.node.expr), hints.value(large)) == ("u0**9", None)
+    assert hints.value((square + 1) * (square + 1)) is None

@@ -16,7 +16,7 @@ from unittest.mock import patch
 
 import torch
 from torch import nn
-from torch._subclasses import fake_impls
+from torch._subclasses import fake_impls, fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.distributed.device_mesh import DeviceMesh
 from torch.overrides import TorchFunctionMode
@@ -26,6 +26,8 @@ from commcc.base.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+#: Rows of numbers of up to this length have their values while a model is built.
+_MOST_VALUES = 4096
 _ELSEWHERE = re.compile(r"(cuda|xpu|hpu|npu)(:\d+)?")
 #: Of a mesh, what computes with the numbers of ranks.
 _MESH_METHODS = ("_concatenate", "_flatten", "_unflatten", "from_group", "_get_all_submeshes")
@@ -50,7 +52,19 @@ class _OnCpu(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.Tensor.cuda:
             return args[0]
-        return func(*map(_all_here, args), **_all_here(dict(kwargs or {})))
+        given, named = list(map(_all_here, args)), _all_here(dict(kwargs or {}))
+        made = func(*given, **named)
+        return _with_its_values(made, func, given, named) if func in (torch.linspace, torch.arange) else made
+
+
+def _with_its_values(made: Any, func: Any, given: Any, named: Any) -> Any:
+    """A row of numbers that models ask for one by one, as for how often each layer is dropped: they are kept."""
+    numbers = all(isinstance(value, (int, float)) for value in given)
+    if isinstance(made, FakeTensor) and numbers and made.device.type == "cpu" and made.numel() <= _MOST_VALUES:
+        with unset_fake_temporarily():
+            made.constant = func(*given, **named).detach()
+        made.fake_mode.fake_tensor_converter.add_constant_storage_mapping(made)
+    return made
 
 
 def _here(value: Any) -> Any:
@@ -80,6 +94,9 @@ def on_this_machine() -> Iterator[None]:
         stack.enter_context(patch.object(nn.Module, "_apply", _applier()))
         stack.enter_context(patch.object(nn.Module, "cuda", lambda module, device=None: module))
         stack.enter_context(patch.object(nn.Module, "to", _to(nn.Module.to)))
+        stack.enter_context(patch.object(fake_tensor, "CONSTANT_NUMEL_LIMIT", _MOST_VALUES))
+        # It draws again until nothing is far from the mean, which only values tell; no parameter has any here.
+        stack.enter_context(patch.object(nn.init, "_no_grad_trunc_normal_", lambda tensor, *_args, **_named: tensor))
         stack.enter_context(_OnCpu())
         yield
 

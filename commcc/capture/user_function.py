@@ -35,10 +35,9 @@ _FAKE = re.compile(r": got (\w+)\([\"'](.*?)[\"']\)$", re.MULTILINE)
 _CUDA = re.compile(r"cuda|nvidia|nccl|no accelerator", re.IGNORECASE)
 _DATA = re.compile(r"DataDependent|data.dependent|unbacked|Could not (guard|extract)|\.item\(\)|GuardOnDataDep")
 _CUDA_HINT = "there is no GPU here: take devices from mesh.device_type, and keep what needs CUDA out of the import"
-_DATA_HINT = (
-    "it decides by a value that only a run has; keep such values in tensors, or set "
-    "torch._dynamo.config.capture_scalar_outputs = True in the file"
-)
+_DATA_HINT = "it decides by a value that only a run has; keep such values in tensors"
+_SCALARS_HINT = ", or set torch._dynamo.config.capture_scalar_outputs = True in the file"
+_BUILT_HINT = "models are built without values of tensors here: take such numbers from Python"
 #: What else PyTorch says without a hint, and what to do about it.
 _HINTS = (
     (
@@ -50,6 +49,10 @@ _HINTS = (
         re.compile(r"device mismatch|device.*\bmeta\b", re.IGNORECASE),
         "is a model on the meta device that a step function uses? build it without torch.device('meta'), it takes no "
         "memory here, or return the model itself",
+    ),
+    (
+        re.compile(r"SyncBatchNorm expected input"),
+        "what it sends is in no compiled graph: return the model with BatchNorm in its place",
     ),
     (
         re.compile(r"aten\._pin_memory"),
@@ -172,13 +175,21 @@ def explained(doing: str, own: list[str], model: Any = None) -> Iterator[None]:
         if known is not None:
             hint = known
         elif _DATA.search(f"{type(error).__name__} {error}"):
-            hint = _DATA_HINT
+            hint = _without_values(doing)
         elif _CUDA.search(text):
             hint = _CUDA_HINT
         elif isinstance(model, nn.Module):
             hint = _uneven(model)
         what = f"{type(error).__name__}: {text}" if text else type(error).__name__
         raise InputError(f"{doing}: {what}", where=where, hint=hint) from error
+
+
+def _without_values(doing: str) -> str:
+    """What to do where a value decides that is not there."""
+    if doing.startswith("calling"):
+        return _BUILT_HINT
+    config = getattr(sys.modules.get("torch._dynamo"), "config", None)
+    return _DATA_HINT + ("" if getattr(config, "capture_scalar_outputs", True) else _SCALARS_HINT)
 
 
 def _uneven(model: nn.Module) -> str | None:

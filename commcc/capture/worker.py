@@ -146,6 +146,9 @@ def _ready(subject: Subject, mode: FakeTensorMode, target: str) -> tuple[Subject
         with explained(f"sharding what {target} returned", [target]):
             if any(tensor.is_meta for tensor in itertools.chain(call.parameters(), call.buffers())):
                 call.to_empty(device="cpu")
+            # What buffers were made with is not what they have in a step.
+            for buffer in [each for each in call.buffers() if isinstance(each, FakeTensor)]:
+                buffer.constant = None
             call, notes = as_shards(call)
         call.train()
     return Subject(call, tree_map(fake, subject.args), tree_map(fake, dict(subject.kwargs))), notes

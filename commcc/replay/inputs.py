@@ -145,7 +145,9 @@ class InputMaker:
     def _number(self, node: fx.Node, val: Any) -> int:
         number = self._size(val)
         if number is None:
-            raise _impossible(node, f"its size {val} has no number", hint=f"give one: --hint {val}=512")
+            symbols = sorted(map(str, getattr(getattr(getattr(val, "node", None), "expr", None), "free_symbols", ())))
+            given = " ".join(f"--hint {symbol}=512" for symbol in symbols[:3])
+            raise _impossible(node, f"its size {val} has no number", hint=f"give one: {given}" if given else None)
         return number
 
     def _layout(self, node: fx.Node, val: torch.Tensor) -> tuple[list[int], list[int]]:

@@ -290,17 +290,13 @@ def _refuse_unsafe(program: Program, imported: frozenset[str]) -> None:
             nothing = isinstance(target, OpaqueOp) and target.described is None
             reason = None if nothing or isinstance(target, HigherOrderOperator) else refusal(target, imported)
             if reason is not None:
+                # PyTorch's own ops are there before any module.
+                own = op_name(target).partition(".")[0] in NATIVE
                 raise InputError(
                     f"op {op_name(target)} of node '{node.name}' is not run: {reason}",
                     where=str(program.source) if program.source else None,
-                    hint=_other_way(target),
+                    hint=None if own else "--import MODULE, with the module that registers it, runs it nevertheless",
                 )
-
-
-def _other_way(target: Any) -> str | None:
-    """What else runs an op that is refused: nothing runs one of PyTorch's, which is there before any module."""
-    own = op_name(target).partition(".")[0] in NATIVE
-    return None if own else "--import MODULE, with the module that registers it, runs it nevertheless"
 
 
 def _called(node: fx.Node) -> list[Any]:

@@ -14,10 +14,12 @@ Limits: an op without a rule mixes rows, and so does a rule whose premises are n
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import fx, nn
 
 from commcc.graph.ops import aliasing, is_getitem, op_name
@@ -69,6 +71,8 @@ def _op(node: fx.Node) -> str:
 
 
 #: Rules that keep all elements, one after another.
+#: What is counted among no more than so many is exact in 32 bits, and so are sums of a dozen of such counts.
+_FEW = 1 << 20
 _SAME_ELEMENTS = frozenset({RowRule.KEEP, RowRule.RESHAPE, RowRule.UNSQUEEZE, RowRule.SQUEEZE})
 
 
@@ -366,7 +370,7 @@ class RowRules:
             if summed and rows.tag.startswith(CHOSEN) and (rows.dim, chosen, len(shape)) == (1, {1}, 2):
                 return self._chosen(node, rows, shape[0], 1)
             if summed:
-                return Total()
+                return Total(("how many",) if _counted(node, a["self"], shape, chosen) else ())
             raise Mixed("it works along the rows")
         lost = 0 if a.get("keepdim") else sum(dim < rows.dim for dim in chosen)
         result = Rows(rows.order, rows.dim - lost)
@@ -379,3 +383,11 @@ class RowRules:
         if dtype_of(node) not in EXACT or rows.order[0] not in SLICED:
             return Total()
         return Total(("counts", key, numbers, (*rows.order[:-1], rows.order[-1] * per_row * int(several))))
+
+
+def _counted(node: fx.Node, of: fx.Node, shape: list[Any], dims: set[int] | None) -> bool:
+    """Whether a sum counts what holds, among so few that no type of EXACT rounds it, or the sum over all chunks."""
+    sizes = [shape[dim] for dim in dims or range(len(shape))]
+    known = [size for size in sizes if type(size) is int]
+    marks = dtype_of(of) is torch.bool and dtype_of(node) is torch.int64
+    return marks and len(known) == len(sizes) and math.prod(known) <= _FEW

@@ -28,7 +28,7 @@ from torch import fx, nn
 
 from commcc.graph.ops import Aliasing, aliasing, collective_of, op_name
 from commcc.graph.ops.constants import ZEROS
-from commcc.graph.ops.counting import BY_LENGTH, bins_of, is_as_long
+from commcc.graph.ops.counting import BY_LENGTH, bins_of, is_as_long, marked
 from commcc.graph.ops.filled import counts_to, is_filled
 from commcc.verify.clones import (
     CHOSEN,
@@ -251,12 +251,11 @@ class Dispatch(Pieces):
             if not whole or not as_wide(a["self"], a["index"]):
                 raise Mixed("some elements of rows are put where others were")
             return self._put(a["self"], where.indices, src, added=False)
-        kind = self._along(node, a)
-        source, index = self.of(a["self"]), a["index"]
-        marks = type(a.get("value")) in (bool, int) and a["value"] == 1 and "reduce" not in a
-        zeros = isinstance(source, Rows) and source.tag == "zeros" and source.dim == 0
-        if marks and zeros and len(shape_of(node)) == 2 and isinstance(kind, Rows):
-            return replace(kind, tag=CHOSEN + self.origin(index) + f" of {shape_of(index)[1]}")
+        kind, source = self._along(node, a), self.of(a["self"])
+        several = marked(a, shape_of(node), shape_of(a["index"]))
+        zeros = isinstance(source, Rows) and (source.tag, source.dim) == ("zeros", 0)
+        if zeros and several is not None and isinstance(kind, Rows):
+            return replace(kind, tag=f"{CHOSEN}{self.origin(a['index'])} of {several}")
         return kind
 
     def _scatter_add(self, node: fx.Node, a: dict[str, Any]) -> Kind:

@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 
 #: Larger numbers, also of elements in one tensor, count as unknown.
 MAX_NUMBER = 2**62
-#: Functions whose value can be huge although their arguments are not.
+#: Functions whose value can be huge although their arguments are not, and the largest exponent of powers that are none.
 _EXPLOSIVE = ("Pow", "Shift", "exp")
+_LARGEST_EXPONENT = 8
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class SizeHints:
         return self._cache[expr]
 
     def _evaluate(self, expr: sympy.Basic, known: Mapping[sympy.Basic, Any]) -> int | None:
-        if any(word in type(part).__name__ for part in sympy.preorder_traversal(expr) for word in _EXPLOSIVE):
+        if any(map(_explosive, sympy.preorder_traversal(expr))):
             return None
         values: dict[sympy.Basic, sympy.Integer] = {}
         for symbol in sorted(expr.free_symbols, key=str):
@@ -195,6 +196,14 @@ def _symbols(splits: Any) -> list[str | None]:
         expr = getattr(getattr(value, "node", None), "expr", None)
         names.append(str(expr) if isinstance(expr, sympy.Symbol) else None)
     return names
+
+
+def _explosive(part: sympy.Basic) -> bool:
+    """Whether a function's value can be huge although its arguments are not. Small powers are not, unless of powers."""
+    if isinstance(part, sympy.Pow):
+        small = isinstance(part.exp, sympy.Integer) and 0 <= part.exp <= _LARGEST_EXPONENT
+        return not small or part.base.has(sympy.Pow)
+    return any(word in type(part).__name__ for word in _EXPLOSIVE)
 
 
 def _own_hint(node: Any) -> int | None:
