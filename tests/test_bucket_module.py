@@ -413,3 +413,29 @@ def test_what_a_bucket_is_sent_counts_against_the_budget():
         peaks = [live_bytes(index).peak_bytes for index in (build_index(program), result.last.index)]
         assert (peaks[1] > peaks[0]) == (budget == "auto")
     assert merged == {"own": 0, "auto": 1}
+
+
+def test_what_holds_memory_in_any_case_is_not_all_that_is_given_up():
+    """At the peak a gathered weight lives, which it does in every order; what passes the budget is another's gradient."""
+    b = GraphBuilder()
+    rows, columns = b.placeholder("rows", (64, 8)), b.placeholder("columns", (8, 64))
+
+    def reduced(module, factor):
+        gradient = b.call(aten.mm.default, b.call(aten.mul.Tensor, rows, factor), columns)
+        last = b.scatter(b.call(torch.ops.prims.convert_element_type.default, gradient, torch.float32), 2, "0")
+        modules.update({node: module for node in b.graph.nodes if node not in modules})
+        return last
+
+    modules = {}
+    early = [reduced("m.1", 4.0), reduced("m.1", 5.0)]
+    weight = b.gather(b.call(aten.add.Tensor, columns, 1.0), 2, "0")
+    first = reduced("m.0", 2.0)
+    large = b.call(aten.sum.default, b.call(aten.cat.default, [rows] * 80))
+    used = b.call(aten.mul.Tensor, weight, large)
+    program = b.program([*early, first, used, reduced("m.0", 3.0)], {"0": 2})
+    for node in program.graph.nodes:
+        node.meta["custom"] = {"module_fqn": modules.get(node, "m.0")}
+    result = run(program, [Bucket(strategy="module", modules=("m.0", "m.1"), memory_budget="own")])
+    peaks = [live_bytes(index).peak_bytes for index in (build_index(program), result.last.index)]
+    assert peaks[1] <= peaks[0]
+    assert len(result.steps[0].plan.rewrite.buckets) == 1

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _FETCHED = frozenset({"placeholder", "get_attr"})
 #: How often something is given up before everything is.
-_ROUNDS = 6
+_ROUNDS = 10
 
 
 @dataclass(frozen=True)
@@ -49,12 +49,10 @@ def within(budget: int | None, context: PlanContext, form: Callable[[GivenUp], B
     buffers = {buffer for node in touched for buffer in index.estimates.buffers[node]}
     if own + 2 * sum(index.estimates.buffer_bytes[buffer] for buffer in buffers) <= limit:
         return result
-    looked_at, guilty = None, frozenset[int]()
     for _ in range(_ROUNDS):
         merging = Merging(result.buckets, result.moves, result.before)
-        if merging != looked_at:  # what was given up may change nothing
-            looked_at, guilty = merging, _holding(context, merging, limit)
-        if not guilty:
+        fits, guilty = _holding(context, merging, limit, given_up.still & given_up.apart)
+        if fits:
             return _told(result, given_up, limit)
         still = given_up.still | guilty
         apart = given_up.apart | (guilty if still == given_up.still else frozenset())
@@ -67,11 +65,13 @@ def within(budget: int | None, context: PlanContext, form: Callable[[GivenUp], B
     return _told(form(given_up), given_up, limit)
 
 
-def _holding(context: PlanContext, merging: Merging, limit: int) -> frozenset[int]:
-    """Launches, in the graph before, that hold memory where the limit is passed.
+def _holding(
+    context: PlanContext, merging: Merging, limit: int, spent: frozenset[int]
+) -> tuple[bool, frozenset[int]]:
+    """Whether the limit is kept, and launches, in the graph before, that hold memory where it is passed.
 
     Those that do with what is put together for them; where there are none, with what they are sent, which an earlier
-    launch would have let go.
+    launch would have let go. spent: launches for which nothing more can be given up.
     """
     index = context.index
     after = written(context, merging)
@@ -88,9 +88,9 @@ def _holding(context: PlanContext, merging: Merging, limit: int) -> frozenset[in
             end = max((last.get(buffer, launch) for buffer in after.estimates.buffers[launch]), default=launch)
             if any(begin <= at <= end for at in over):
                 holders.update(members[launch])
-        if holders:
-            return frozenset(holders)
-    return frozenset()
+        if holders - spent:
+            return False, frozenset(holders - spent)
+    return not over, frozenset()
 
 
 def _begin(after: GraphIndex, launch: int) -> int:
