@@ -245,6 +245,7 @@ def test_no_configuration_names_modules(tmp_path, monkeypatch, capsys, module):
     monkeypatch.chdir(tmp_path)
     file = graph(tmp_path, f"torch.ops.{module}.double.default(x)")
     (tmp_path / "commcc.yaml").write_text(f"import: [{module}]\n")
+    monkeypatch.delitem(sys.modules, module, raising=False)
     code, error = said(capsys, "bench", file, "--nproc", 2, "--device", "cpu")
     assert (code, f"{module}.double" in error, "--import" in error) == (2, True, True), error
     assert module not in sys.modules
