@@ -416,7 +416,7 @@ def test_what_a_bucket_is_sent_counts_against_the_budget():
 
 
 def test_what_holds_memory_in_any_case_is_not_all_that_is_given_up():
-    """At the peak a gathered weight lives, which it does in every order; what passes the budget is another's gradient."""
+    """A gathered weight lives at the peak, as it does in every order; what passes the budget is another gradient."""
     b = GraphBuilder()
     rows, columns = b.placeholder("rows", (64, 8)), b.placeholder("columns", (8, 64))
 

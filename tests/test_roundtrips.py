@@ -9,6 +9,7 @@ import torch
 
 from commcc.graph.program import META_KEY
 from commcc.serialization import load, save
+from commcc.verify import verify
 
 FOLDER = Path(__file__).parent.parent / "sample_graphs"
 KEPT = ("llama3_8b_fsdp64_fw.fx.txt.gz", "llama3_8b_fsdp64_bw.fx.txt.gz", "llama3_8b_fsdp64_fw.pt2")
@@ -79,3 +80,26 @@ def test_archive_to_text_to_archive(name, tmp_path):
 def test_all_kinds_of_samples_are_here():
     assert len(SAMPLES) >= 15
     assert {name.split(".", 1)[1] for name in SAMPLES} >= {"fx.txt.gz", "pt2"}
+
+
+ON_A_GPU = """\
+class GraphModule(torch.nn.Module):
+    def forward(self, a: "f32[4][1]cuda:0"):
+        number: "f32[][]cuda:0" = self.number
+        add: "f32[4][1]cuda:0" = torch.ops.aten.add.Tensor(a, number)
+        return (add,)
+"""
+
+
+def test_constants_stay_on_the_device_of_the_graph(tmp_path):
+    """A file holds their values as a CPU has them."""
+    (tmp_path / "a.fx.txt").write_text(ON_A_GPU)
+    program = load(tmp_path / "a.fx.txt")
+    program.root.number = torch.tensor(1.0)
+    save(program, tmp_path / "a.pt2")
+    again = load(tmp_path / "a.pt2")
+    (number,) = again.graph.find_nodes(op="get_attr")
+    assert str(number.meta["val"].device) == "cuda:0"
+    assert verify(program, again).status == "proved"
+    (kept,) = torch.export.load(tmp_path / "a.pt2").constants.values()
+    assert kept == 1

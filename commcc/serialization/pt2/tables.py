@@ -92,7 +92,10 @@ class InputTable:
                 self.lifted[path] = name
                 self.tensors[name] = storable(tensor)
                 self.names.append(name)
-                out.append(values.register(name, self.tensors[name]))
+                # In the graph it may be on another device than the value that the file holds.
+                known = node.meta.get("val")
+                alike = isinstance(known, torch.Tensor) and (known.shape, known.dtype) == (tensor.shape, tensor.dtype)
+                out.append(values.register(name, known if alike else self.tensors[name]))
         for node in self._graph.nodes:
             written = self._input(node, values) if node.op == "placeholder" else None
             if written is not None:
