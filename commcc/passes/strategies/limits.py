@@ -65,9 +65,7 @@ def within(budget: int | None, context: PlanContext, form: Callable[[GivenUp], B
     return _told(form(given_up), given_up, limit)
 
 
-def _holding(
-    context: PlanContext, merging: Merging, limit: int, spent: frozenset[int]
-) -> tuple[bool, frozenset[int]]:
+def _holding(context: PlanContext, merging: Merging, limit: int, spent: frozenset[int]) -> tuple[bool, frozenset[int]]:
     """Whether the limit is kept, and launches, in the graph before, that hold memory where it is passed.
 
     Those that do with what is put together for them; where there are none, with what they are sent, which an earlier
