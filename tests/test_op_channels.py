@@ -200,3 +200,27 @@ def test_an_assertion_may_come_before_or_behind_them(tmp_path, op):
         return described(b.program(called), read_ops(tmp_path / "ops.yaml"))
 
     assert verify(made(first=True), made(first=False)).status == "proved"
+
+
+@pytest.mark.parametrize("written", ["nobody knows", "known"])
+def test_a_read_before_what_may_write(written):
+    """A known write decides; one that is only assumed leaves it open, and a description would tell."""
+
+    def made(early):
+        b = Graph()
+        x, y = b.input("x", 4), b.input("y", 4)
+        first = b(aten.mul.Tensor, x, 2.0)
+        read = b(aten.neg.default, first, name="read") if early else None
+        does = OpaqueOp("strange.score.default") if written == "nobody knows" else aten.mul_.Tensor
+        b(does, first, y, name="acts", val=first.meta["val"])
+        return b.program(read or b(aten.neg.default, first, name="read"), first)
+
+    verdict = verify(made(False), made(True))
+    if written == "known":
+        assert verdict.status == "different"
+    else:
+        assert verdict.status == "unproved"
+        assert any(
+            "whether strange.score.default writes to it, which --ops can say" in str(g) for g in verdict.unproved
+        )
+    assert verify(made(False), made(False)).status == verify(made(True), made(True)).status == "proved"

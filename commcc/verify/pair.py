@@ -115,7 +115,9 @@ class Pair:
     def undecided(self, content: int | None) -> str:
         """Why a content was not decided, empty when it was."""
         for source in () if content is None else self.table.sources_of(content):
-            reason = self.table.undecided.get(self._origin(source)) or self.rests_on(source)
+            origin = self._origin(source)
+            key, known = self.table.keys[origin], self.table.undecided
+            reason = known.get(origin) or (known.get(key[4]) if key[0] == LOAD else "") or self.rests_on(source)
             if reason:
                 return reason
         return ""
