@@ -216,10 +216,11 @@ def test_plans_for_graphs_with_regions(tmp_path):
 def test_notes_name_what_graphs_do_not_show(tmp_path):
     torch._dynamo.reset()
     notes = worker.capture(request("told_more", "dp=2", tmp_path))["notes"]
-    assert notes[:2] == [
+    assert notes[:3] == [
         "register_comm_hook is left out: gradients are averaged as they are",
         "set_gradient_divide_factor, set_requires_gradient_sync: left out; "
         "gradients are averaged over all ranks, once for each parameter",
+        "parameters with an fsdp_pre_all_gather of their own are gathered as they are, in another dtype",
     ]
 
 

@@ -143,9 +143,10 @@ def _put_parameter(kept: Any, policy: Any, *, reshard: bool) -> list[str]:
     owners = zip([where.module, *where.shared_modules], [where.param_name, *where.shared_param_names], strict=True)
     for owner, name in dict.fromkeys(owners):
         put(owner, name, parameter, gathered)
-    if kept.offload_to_cpu:
-        return ["CPU offload is left out: its copies are in no graph"]
-    return []
+    notes = ["CPU offload is left out: its copies are in no graph"] if kept.offload_to_cpu else []
+    if hasattr(kept._sharded_local_tensor, "fsdp_pre_all_gather"):  # as of weights that are gathered in float8
+        notes.append("parameters with an fsdp_pre_all_gather of their own are gathered as they are, in another dtype")
+    return notes
 
 
 def _plain_class(part: nn.Module) -> None:
