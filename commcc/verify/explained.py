@@ -84,7 +84,7 @@ class Explainer(State):
         val = node.meta.get("val")
         if "out_dtype_ints" in arguments and formed.shape != tuple(getattr(val, "shape", ())):
             # The op numbers all dtypes that a release of PyTorch has; the graph may be of another release.
-            raise Undecidable("numbers that stand for other dtypes in this PyTorch: use the release that wrote the graph")
+            raise Undecidable("numbers that stand for other dtypes in this PyTorch: use that which wrote the graph")
         result = self._formed(node, formed, 0, arguments)
         self.check(node, result, val)
         if formed.alias == COPY:
