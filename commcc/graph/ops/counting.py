@@ -53,11 +53,11 @@ def marks(shape: Sequence[Any], chosen: object) -> int | None:
     return prod(between) if whole else None
 
 
-def marked(arguments: Mapping[str, Any], shape: Sequence[Any], of: Sequence[Any]) -> Any:
+def marked(arguments: Mapping[str, Any], shape: Sequence[Any], of: Sequence[Any]) -> int | None:
     """How many places a scatter of ones marks in the last dimension of ``shape``; None where it does something else.
 
     of: sizes of the numbers of these places.
     """
     ones = type(arguments.get("value")) in (bool, int) and arguments["value"] == 1 and "reduce" not in arguments
-    last = len(shape) > 1 and arguments["dim"] % len(shape) == len(shape) - 1
+    last = len(shape) > 1 and arguments["dim"] % len(shape) == len(shape) - 1 and type(of[-1]) is int
     return of[-1] if ones and last and of[1:-1] == shape[1:-1] else None
