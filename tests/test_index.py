@@ -213,6 +213,25 @@ def test_coalesced_launch_has_a_wait_for_each_tensor():
     assert facts.inputs == (0, 1)
 
 
+def test_tensors_of_one_launch_are_waited_for_in_any_order():
+    """What reads the second before it is waited for stays where it is, and so does what reads both."""
+    b = GraphBuilder()
+    x, y = b.placeholder("x", (4,)), b.placeholder("y", (2,))
+    launch = b.call(c10d.all_gather_into_tensor_coalesced.default, [x, y], 2, "0")
+    first = b.call(c10d.wait_tensor.default, getitem(b, launch, 0))
+    part = getitem(b, launch, 1)
+    early = b.call(aten.neg.default, part)
+    second = b.call(c10d.wait_tensor.default, part)
+    again = b.call(aten.neg.default, part)
+    both = b.call(aten.cat.default, launch)
+    index = build_index(b.program([first, early, second, again, both], {"0": 2}))
+    position, order = index.position, index.order_preds
+    waits = {position[first.name], position[second.name]}
+    assert order[position[part.name]] == order[position[early.name]] == ()
+    assert order[position[again.name]] == (position[second.name],)
+    assert set(order[position[both.name]]) == waits
+
+
 def test_a_group_with_two_sizes_is_an_error():
     b = GraphBuilder()
     x = b.placeholder("x", (4,))

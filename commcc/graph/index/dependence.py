@@ -52,7 +52,7 @@ def order_edges(
     unknown = (i for i, t in enumerate(traits) if t.shares and t.effect and t.writes)
     joined = [tuple(s for pred in data_preds[i] for s in storages[pred]) for i in unknown]
     _mutation_edges(edges, data_preds, united(storages, joined) if joined else storages, launches, writes)
-    _landing_edges(edges, data_preds, storages, launches)
+    _landing_edges(edges, data_preds, storages, traits, launches)
     arrived = _arrivals(edges, data_preds, storages, traits, writes, sends)
     _chain(edges, (i for i, t in enumerate(traits) if t.random))
     _chain(edges, (i for i, t in enumerate(traits) if t.effect and not t.host_sync))
@@ -119,9 +119,13 @@ def _landing_edges(
     edges: Edges,
     data_preds: tuple[tuple[int, ...], ...],
     storages: tuple[tuple[int, ...], ...],
+    traits: Sequence[Traits],
     launches: dict[int, Launch],
 ) -> None:
-    """Edges from a wait to what reads the memory that it waits for by another name: the launch, or a view of it."""
+    """Edges from a wait to what reads the memory that it waits for by another name: the launch, or a view of it.
+
+    Of a launch of several tensors, each is waited for by itself.
+    """
     names: dict[int, Launch] = {}  # nodes that are what a launch fills, none of them behind its wait
     for i, preds in enumerate(data_preds):
         for pred in preds:
@@ -129,6 +133,8 @@ def _landing_edges(
             if launch is None or i in launch.waits:
                 continue
             here = set(storages[pred])
+            if traits[i].element:
+                here.intersection_update(storages[i])
             edges[i].update(wait for wait in launch.waits if wait < i and not here.isdisjoint(storages[wait]))
             if not here.isdisjoint(storages[i]):
                 names[i] = launch

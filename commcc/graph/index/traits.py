@@ -33,7 +33,7 @@ class Traits:
     does not wait for it; sends: operands that the host copies to a device without waiting. device: the other end of a
     copy from or to the host. awaits: devices whose copies have arrived behind it. opaque: does, or may do, more than
     its arguments and writes tell (random numbers, effects and barriers among them). shares: a result may be in the
-    storage of any operand.
+    storage of any operand. element: it is one of a list, and reads no other.
     """
 
     writes: tuple[fx.Node, ...] = ()
@@ -50,6 +50,7 @@ class Traits:
     device: str = ""
     awaits: frozenset[str] = frozenset()
     shares: bool = False
+    element: bool = False
 
     @property
     def stays(self) -> bool:
@@ -57,7 +58,7 @@ class Traits:
         return bool(self.writes) or self.host_sync or self.opaque
 
 
-_PLAIN, _SHARING = Traits(), Traits(shares=True)
+_PLAIN, _SHARING, _ELEMENT = Traits(), Traits(shares=True), Traits(element=True)
 #: What says that the host does not wait for a copy; the host's kind of device.
 _UNBLOCKED, _HOST = "non_blocking", "cpu"
 
@@ -72,7 +73,7 @@ def traits_of(node: fx.Node, root: torch.nn.Module, groups: Container[str] = ())
     copying = _copying(node)
     copies = copying is not None and copying.to == _HOST
     if copying is None and only_computes(node.target):
-        return _PLAIN
+        return _ELEMENT if ops.is_getitem(node.target) else _PLAIN
     fenced = handed_group(node, groups)
     fact = ops.facts(node.target)
     if waits_for_unknown(node):
@@ -126,7 +127,7 @@ def traits_of_all(
     """
     # Found by the object: hashing an op takes longer than all the rest.
     targets = {id(node.target): node.target for node in nodes if node.op == "call_function"}
-    plain = {at for at, op in targets.items() if only_computes(op)}
+    plain = {at: _ELEMENT if ops.is_getitem(op) else _PLAIN for at, op in targets.items() if only_computes(op)}
     casting = {at for at, op in targets.items() if ops.op_name(op) in CASTS and ops.facts(op).pure}
     alike: dict[tuple[int, str], Traits] = {}
     traits: list[Traits] = []
@@ -135,7 +136,7 @@ def traits_of_all(
         if tensor is not None and tensor.device.startswith("cpu"):
             traits.append(traits_of(node, root, groups))
         elif at in plain:
-            traits.append(_PLAIN)
+            traits.append(plain[at])
         elif at in casting and (cast := _cast_key(node)) is not None:
             key = at, cast
             if key not in alike:
