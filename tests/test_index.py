@@ -268,6 +268,7 @@ def test_fingerprint_follows_the_graph():
 @pytest.mark.parametrize(
     ("raw", "clean"),
     [
+        ("L['self'].__dict__['_modules']['blocks']._modules['0'].norm.weight", "blocks.0.norm.weight"),
         ("L['self'].layers.0.attention.wq.parametrizations.weight.0", "layers.0.attention.wq"),
         ("L['model'].layers[3].norm", "layers.3.norm"),
         ("layers.1.moe", "layers.1.moe"),

@@ -15,13 +15,15 @@ if TYPE_CHECKING:
 
 _ROOT = re.compile(r"^L\[['\"][^\]]*['\"]\]\.?|^L__self__\.?|^self\.")
 _PARAMETRIZED = re.compile(r"\.parametrizations\..*$")
+#: How Dynamo gets at a module of one that has its own way to look up attributes.
+_TABLE = re.compile(r"(?:\.__dict__\[['\"]_modules['\"]\]|\._modules)(?=\[)")
 _INDEXED = re.compile(r"\[['\"]?(\w+)['\"]?\]")
 
 
 @lru_cache(maxsize=4096)
 def clean_path(path: str) -> str:
     """``L['model'].layers[0].wq.parametrizations.weight.0`` -> ``layers.0.wq``."""
-    path = _PARAMETRIZED.sub("", _ROOT.sub("", path))
+    path = _PARAMETRIZED.sub("", _ROOT.sub("", _TABLE.sub("", path)))
     return _INDEXED.sub(r".\1", path).strip(".")
 
 
