@@ -528,3 +528,18 @@ def synchronised(mesh):
 
 def built_by_value(mesh):
     return nn.Linear(WIDTH, int(torch.randint(4, 5, ()).item()))
+
+
+class Recurrent(nn.Module):
+    """Dynamo does not trace it."""
+
+    def __init__(self):
+        super().__init__()
+        self.cells, self.out = nn.GRU(WIDTH, WIDTH, batch_first=True), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        return self.out(self.cells(x)[0]).sum()
+
+
+def recurrent(mesh):
+    return commcc.shard(Recurrent(), mesh["dp"]), (torch.randn(2, 4, WIDTH),)

@@ -225,6 +225,17 @@ def test_notes_name_what_graphs_do_not_show(tmp_path):
 
 
 @pytest.mark.full
+def test_a_model_that_is_not_traced_is_noted(tmp_path):
+    """As PyTorch 2.13 does not trace nn.GRU."""
+    torch._dynamo.reset()
+    answer = worker.capture(request("recurrent", "dp=2", tmp_path))
+    graphs = [load(each["file"]).graph for each in answer["files"]]
+    products = any(is_compute(node.target) for graph in graphs for node in graph.nodes)
+    noted = any("Dynamo has traced some of what the model calls, but not the model" in n for n in answer["notes"])
+    assert noted != products
+
+
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "mesh", "forward", "backward"),
     [

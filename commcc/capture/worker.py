@@ -68,6 +68,11 @@ _IN_PIECES = (
     "the step function is compiled in {} pieces, as in a job, and its time is that of all of their graphs; for one "
     "graph let it call torch.autograd.grad in place of backward(), under torch._dynamo.config.trace_autograd_ops = True"
 )
+#: Of models that Dynamo skips, such as those with layers of ``nn.GRU``.
+_UNTRACED = (
+    "no graph has a product: Dynamo has traced some of what the model calls, but not the model; "
+    "TORCH_LOGS=graph_breaks says where it stops"
+)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -117,6 +122,8 @@ def capture(request: dict[str, Any]) -> dict[str, Json]:
     files = _write(kept, request)
     if pieces > 1 and not isinstance(subject.call, nn.Module) and any(graph.kind == "backward" for graph in graphs):
         notes.append(_IN_PIECES.format(pieces))
+    if not any(is_compute(node.target) for graph in kept for node in all_calls(graph.program)):
+        notes.append(_UNTRACED)
     return {
         "files": files,
         "pieces": pieces,
