@@ -24,7 +24,7 @@ from commcc.capture.world import Layout, fake_world
 from commcc.cli.main import run
 from commcc.graph.index import build_index
 from commcc.graph.index.modules import module_path
-from commcc.graph.ops import argument, collective_of
+from commcc.graph.ops import argument, collective_of, is_compute
 from commcc.graph.program import all_graphs
 from commcc.graph.structure import renamed, structure_of
 from commcc.live import backends, plans
