@@ -35,6 +35,8 @@ for module in ("torch._prims", "torch._inductor.inductor_prims"):
 
 SEEDS = seeds()
 X = torch.rand(4, 3)
+#: Where the largest number of each window of a pooling was.
+CORNERS = torch.tensor([[0, 2], [8, 10]]).expand(1, 2, 2, 2).contiguous()
 #: Arguments that nobody finds by chance.
 OWN: dict[str, list[tuple[Any, ...]]] = {
     "aten._grouped_mm.default": [(torch.rand(4, 8), torch.rand(2, 8, 8), torch.tensor([2, 4], dtype=torch.int32))],
@@ -64,6 +66,19 @@ OWN: dict[str, list[tuple[Any, ...]]] = {
     "aten.batch_norm_update_stats.default": [(X, torch.zeros(3), torch.ones(3), 0.5)],
     "aten.smooth_l1_loss_backward.default": [(X, X + 1, X.flip(0), 0, 1.0)],
     "aten.unfold_backward.default": [(torch.rand(2, 3, 2), [4, 3], 0, 2, 2)],
+    "aten.max_pool2d_with_indices_backward.default": [
+        (torch.rand(1, 2, 2, 2), torch.rand(1, 2, 4, 4), *([number] * 2 for number in (2, 2, 0, 1)), False, CORNERS)
+    ],
+    "aten.max_pool3d_with_indices_backward.default": [
+        (
+            *(torch.rand(1, 1, 2, 2, 2), torch.rand(1, 1, 4, 4, 4)),
+            *(
+                *([number] * 3 for number in (2, 2, 0, 1)),
+                False,
+                CORNERS[:, :1, None].expand(1, 1, 2, 2, 2).contiguous(),
+            ),
+        )
+    ],
     "aten.cumprod_backward.default": [(torch.rand(1), torch.rand(1), 0, torch.rand(1))],
     "aten.cartesian_prod.default": [([torch.rand(3)],)],
     **{
