@@ -62,19 +62,16 @@ def by_marks(b, flat):
     return b.call(aten.sum.dim_IntList, b.call(aten.scatter_.value, zeros, 1, number, True), [0])
 
 
-def by_marks_in_rows(b, flat):
-    """zeros.scatter_(-1, chosen, 1).sum([0, 1]) of tokens with two choices each"""
+def by_marks_in_rows(b, flat, marked=2):
+    """zeros.scatter_(-1, chosen, 1).sum([0, 1]) of tokens with two choices each, of which so many are marked"""
     number = b.call(aten._to_copy.default, b.call(aten.reshape.default, flat, [TOKENS, 2, 1]), dtype=torch.int64)
     zeros = b.call(aten.new_zeros.default, flat, [TOKENS, 2, 2], dtype=torch.bool)
+    number = number if marked == 2 else b.call(aten.slice.Tensor, number, 1, 0, marked)
     return b.call(aten.sum.dim_IntList, b.call(aten.scatter_.value, zeros, -1, number, True), [0, 1])
 
 
 def by_marks_of_fewer(b, flat):
-    """As before, but only the first choice of each token is marked."""
-    number = b.call(aten._to_copy.default, b.call(aten.reshape.default, flat, [TOKENS, 2, 1]), dtype=torch.int64)
-    zeros = b.call(aten.new_zeros.default, flat, [TOKENS, 2, 2], dtype=torch.bool)
-    first = b.call(aten.slice.Tensor, number, 1, 0, 1)
-    return b.call(aten.sum.dim_IntList, b.call(aten.scatter_.value, zeros, -1, first, True), [0, 1])
+    return by_marks_in_rows(b, flat, marked=1)
 
 
 def wide(b, order, like):

@@ -59,7 +59,7 @@ class _OnCpu(TorchFunctionMode):
 
 def _with_its_values(made: Any, func: Any, given: Any, named: Any) -> Any:
     """A row of numbers that models ask for one by one, as for how often each layer is dropped: they are kept."""
-    numbers = all(isinstance(value, (int, float)) for value in given)
+    numbers = not any(isinstance(value, torch.Tensor) for value in (*given, *named.values()))
     if isinstance(made, FakeTensor) and numbers and made.device.type == "cpu" and made.numel() <= _MOST_VALUES:
         with unset_fake_temporarily():
             made.constant = func(*given, **named).detach()

@@ -117,7 +117,7 @@ def call_it(function: Callable[..., Any], mesh: Any, target: str, inputs: tuple[
         inspect.signature(function).bind(mesh)
     except TypeError as error:
         raise InputError(f"it is called with the mesh alone: {error}", where=target) from None
-    with explained(f"calling {target}", [target]):
+    with explained(f"calling {target}", [target], without_values=_BUILT_HINT):
         value = function(mesh)
     return _subject(value, target, inputs)
 
@@ -154,10 +154,11 @@ def messages_in(call: Callable[..., Any]) -> list[str]:
 
 
 @contextmanager
-def explained(doing: str, own: list[str], model: Any = None) -> Iterator[None]:
+def explained(doing: str, own: list[str], model: Any = None, without_values: str | None = None) -> Iterator[None]:
     """Errors inside are :class:`InputError` of one line: what, where in the user's code, and a hint.
 
-    doing: in words. own: targets or files that are the user's. model: whose parameters may be why.
+    doing: in words. own: targets or files that are the user's. model: whose parameters may be why. without_values: the
+    hint where a value decides that is not there; that for what Dynamo traces without it.
     """
     try:
         yield
@@ -175,7 +176,7 @@ def explained(doing: str, own: list[str], model: Any = None) -> Iterator[None]:
         if known is not None:
             hint = known
         elif _DATA.search(f"{type(error).__name__} {error}"):
-            hint = _without_values(doing)
+            hint = without_values or _traced_without_values()
         elif _CUDA.search(text):
             hint = _CUDA_HINT
         elif isinstance(model, nn.Module):
@@ -184,10 +185,8 @@ def explained(doing: str, own: list[str], model: Any = None) -> Iterator[None]:
         raise InputError(f"{doing}: {what}", where=where, hint=hint) from error
 
 
-def _without_values(doing: str) -> str:
+def _traced_without_values() -> str:
     """What to do where a value decides that is not there."""
-    if doing.startswith("calling"):
-        return _BUILT_HINT
     config = getattr(sys.modules.get("torch._dynamo"), "config", None)
     return _DATA_HINT + ("" if getattr(config, "capture_scalar_outputs", True) else _SCALARS_HINT)
 

@@ -145,7 +145,7 @@ class InputMaker:
     def _number(self, node: fx.Node, val: Any) -> int:
         number = self._size(val)
         if number is None:
-            symbols = sorted(map(str, getattr(getattr(getattr(val, "node", None), "expr", None), "free_symbols", ())))
+            symbols = sorted(map(str, val.node.expr.free_symbols)) if isinstance(val, torch.SymInt) else []
             given = " ".join(f"--hint {symbol}=512" for symbol in symbols[:3])
             raise _impossible(node, f"its size {val} has no number", hint=f"give one: {given}" if given else None)
         return number

@@ -70,9 +70,9 @@ def _op(node: fx.Node) -> str:
     return str(getattr(node.target, "qualified_name", node.target))
 
 
-#: Rules that keep all elements, one after another.
 #: What is counted among no more than so many is exact in 32 bits, and so are sums of a dozen of such counts.
 _FEW = 1 << 20
+#: Rules that keep all elements, one after another.
 _SAME_ELEMENTS = frozenset({RowRule.KEEP, RowRule.RESHAPE, RowRule.UNSQUEEZE, RowRule.SQUEEZE})
 
 
@@ -389,5 +389,5 @@ def _counted(node: fx.Node, of: fx.Node, shape: list[Any], dims: set[int] | None
     """Whether a sum counts what holds, among so few that no type of EXACT rounds it, or the sum over all chunks."""
     sizes = [shape[dim] for dim in dims or range(len(shape))]
     known = [size for size in sizes if type(size) is int]
-    marks = dtype_of(of) is torch.bool and dtype_of(node) is torch.int64
-    return marks and len(known) == len(sizes) and math.prod(known) <= _FEW
+    counts = dtype_of(of) is torch.bool and dtype_of(node) is torch.int64
+    return counts and len(known) == len(sizes) and math.prod(known) <= _FEW

@@ -422,7 +422,6 @@ class State:
         contents: what each tensor holds afterwards, where that is known. crossing: what is written comes from another
         device, one copy after the other.
         """
-        fact = facts(node.target)
         for place, tensor in enumerate(written):
             storage = self.memory.at(tensor.root)
             for flight, _, doubt in self.memory.users(tensor, reading=True):
@@ -438,6 +437,7 @@ class State:
                 if storage.lifted:
                     self.trace.doubts.setdefault("aten.lift gives its operand itself, whose sizes change", node.name)
             version = self.memory.write(tensor, term, place, contents[place] if contents else None)
+            fact = facts(node.target)
             if fact.effect and fact.writes == ALL:  # nobody knows what it does
                 why = f"whether {path_of(node.target)} writes to it, which --ops can say"
                 self.table.undecided.setdefault(version, why)

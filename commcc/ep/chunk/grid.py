@@ -45,9 +45,7 @@ class Grid:
 
     def factory_dim(self, shape: Shape) -> int | None:
         """As :meth:`dim_of`, for tensors that hold no data: one number for each sample tells nothing of tokens."""
-        if any(type(size) is not int for size in shape[:2]):
-            return None
-        if len(shape) == 1 and self.inner > 1 and shape[0] == self.extent:
+        if len(shape) == 1 and self.inner > 1 and type(shape[0]) is int and shape[0] == self.extent:
             return None
         if self.axis and self.outer > 1 and shape and self.dim_of(shape) is None:
             return 0 if self.multiple(shape[0], self.outer) else None  # samples and sequence, folded

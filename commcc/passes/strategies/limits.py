@@ -49,11 +49,15 @@ def within(budget: int | None, context: PlanContext, form: Callable[[GivenUp], B
     buffers = {buffer for node in touched for buffer in index.estimates.buffers[node]}
     if own + 2 * sum(index.estimates.buffer_bytes[buffer] for buffer in buffers) <= limit:
         return result
+    looked_at, holding = None, None
     for _ in range(_ROUNDS):
         merging = Merging(result.buckets, result.moves, result.before)
-        fits, guilty = _holding(context, merging, limit, given_up.still & given_up.apart)
-        if fits:
+        if merging != looked_at:  # what was given up may change nothing
+            looked_at, holding = merging, _holding(context, merging, limit)
+        if holding is None:
             return _told(result, given_up, limit)
+        spent = given_up.still & given_up.apart
+        guilty = next((left for launches in holding if (left := launches - spent)), frozenset[int]())
         still = given_up.still | guilty
         apart = given_up.apart | (guilty if still == given_up.still else frozenset())
         if (still, apart) == (given_up.still, given_up.apart):
@@ -65,30 +69,32 @@ def within(budget: int | None, context: PlanContext, form: Callable[[GivenUp], B
     return _told(form(given_up), given_up, limit)
 
 
-def _holding(context: PlanContext, merging: Merging, limit: int, spent: frozenset[int]) -> tuple[bool, frozenset[int]]:
-    """Whether the limit is kept, and launches, in the graph before, that hold memory where it is passed.
+def _holding(context: PlanContext, merging: Merging, limit: int) -> list[frozenset[int]] | None:
+    """Launches, in the graph before, that hold memory where the limit is passed; None where it is kept.
 
-    Those that do with what is put together for them; where there are none, with what they are sent, which an earlier
-    launch would have let go. spent: launches for which nothing more can be given up.
+    First those that do with what is put together for them; then, with what they are sent, which an earlier launch
+    would have let go.
     """
     index = context.index
     after = written(context, merging)
     memory = MemoryModel(after)
     live = memory.live(range(len(after))).live
     over = [at for at, held in enumerate(live) if held > limit]
+    if not over:
+        return None
     last = {buffer: node for node in range(len(after)) for buffer in memory.touched[node]}
     number = {name: launch for launch in index.launches for name in _names(index, launch)}
     members = {launch: [number[n] for n in _names(after, launch) if n in number] for launch in after.launches}
-    for begin_of in (_begin, partial(_sent_from, index, members)) if over else ():
+    holding: list[frozenset[int]] = []
+    for begin_of in (_begin, partial(_sent_from, index, members)):
         holders: set[int] = set()
         for launch in after.launches:
             begin = begin_of(after, launch)
             end = max((last.get(buffer, launch) for buffer in after.estimates.buffers[launch]), default=launch)
             if any(begin <= at <= end for at in over):
                 holders.update(members[launch])
-        if holders - spent:
-            return False, frozenset(holders - spent)
-    return not over, frozenset()
+        holding.append(frozenset(holders))
+    return holding
 
 
 def _begin(after: GraphIndex, launch: int) -> int:
