@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import fx
 
 from commcc.apply import apply_plan
-from commcc.base.errors import InternalError
+from commcc.base.errors import InternalError, OptionError
 from commcc.cli.main import run as command
 from commcc.graph.collectives import identify
 from commcc.graph.copying import copy_node
@@ -22,8 +22,11 @@ from commcc.graph.index import build_index
 from commcc.graph.memory import live_bytes
 from commcc.passes.base import PlanContext
 from commcc.passes.dedup import GIB, Dedup
+from commcc.passes.reorder import Reorder
 from commcc.plan import Dead, Duplicate, Plan, Removal
+from commcc.schedule import Problem, search
 from commcc.serialization import load, save
+from commcc.timing.cost import load_model
 from commcc.verify import verify
 from tests.effort import examples
 from tests.random_graphs import GraphBuilder, random_program
@@ -426,3 +429,104 @@ def test_the_command(tmp_path, capsys):
     assert report["gathers_removed"] > 0
     removed = document["before"]["collectives"]["all_gather"] - document["after"]["collectives"]["all_gather"]
     assert removed == report["gathers_removed"]
+
+
+# Only where the schedule is shorter
+
+
+def chunks(count, rows, between=0):
+    """A loss in chunks: each gathers the same weight of 512 MiB anew and multiplies so many rows by it.
+
+    between: rows of a product that stands in front of every chunk and needs no weight.
+    """
+    b = GraphBuilder()
+    p = b.placeholder("weight", (4096, 8192), torch.bfloat16)
+    x = b.placeholder("x", (max(rows, 1), 32768), torch.bfloat16)
+    y = b.placeholder("y", (max(between, 1), 8192), torch.bfloat16)
+    z = b.placeholder("z", (8192, 8192), torch.bfloat16)
+    outputs = []
+    for _ in range(count):
+        if between:
+            outputs.append(b.call(aten.mm.default, y, z))
+        gathered = b.call(c10d.wait_tensor.default, b.call(c10d.all_gather_into_tensor.default, p, 8, "0"))
+        outputs.append(b.call(aten.mm.default, x, gathered))
+    return b.program(outputs, {"0": 8})
+
+
+def shorter(program, **options):
+    """The plan with ``when=shorter``, and scheduled steps without it and with it."""
+    index, model = build_index(program), load_model("h100")
+    context = PlanContext(program, index, identify(index), model)
+    plan = Dedup(when="shorter", **options).plan(context)
+    after = build_index(apply_plan(program, index, plan)) if plan.changes else index
+    limits = Reorder().limits(context.budget(options.get("memory_budget", "auto")))
+    steps = [
+        search(Problem(each, model.price(each)), limits, Reorder().effort).step_ns / 1e6 for each in (index, after)
+    ]
+    return plan, steps
+
+
+def test_what_waits_for_its_gathers_has_one():
+    plan, (before, after) = shorter(chunks(6, 512))
+    assert [len(duplicate.drop) for duplicate in plan.rewrite.duplicates] == [5]
+    assert after < before * 0.5
+    assert plan.report.scheduled_step_ms == {"before": before, "after": after}
+
+
+def test_gathers_that_cost_nothing_stay():
+    """All but the first are hidden by the products between, which take as long in any case."""
+    plan, (before, after) = shorter(chunks(6, 512, 65536))
+    assert not plan.changes and after == before
+    assert [entry.reason.code for entry in plan.left_out] == ["pays_not"] * 5
+    assert plan.report.scheduled_step_ms == {"before": before, "after": before}
+    program = chunks(6, 512, 65536)
+    index = build_index(program)
+    assert Dedup().plan(PlanContext(program, index, identify(index))).changes
+
+
+def test_what_is_shorter_is_within_the_budget():
+    program = chunks(6, 512)
+    own = live_bytes(build_index(program)).peak_bytes / GIB
+    plan, _ = shorter(program, memory_budget=own - 0.1)
+    assert plan.changes  # holding one takes no more than a gather took
+
+
+def test_of_what_takes_memory_only_the_nearest_are_taken():
+    """The large weight is gathered in front of and behind ten products with weights of their own, which are gathered
+    ahead where memory is left: held meanwhile, it would take that memory. Each product needs the one before.
+    """
+    b, last = GraphBuilder(), None
+
+    def weight(name, gathered, rows):
+        shard = b.placeholder(name, (gathered // 8, 8192), torch.bfloat16)
+        return shard, b.placeholder(f"x_{name}", (rows, gathered), torch.bfloat16)
+
+    again, large = weight("again", 1 << 15, 64), weight("large", 1 << 17, 64)
+    own = [weight(f"own_{number}", 1 << 16, 4096) for number in range(10)]
+    for shard, x in [*[again] * 4, large, *own, large]:
+        gathered = b.call(c10d.wait_tensor.default, b.call(c10d.all_gather_into_tensor.default, shard, 8, "0"))
+        operand = x if last is None else b.call(aten.add.Tensor, x, b.call(aten.sum.default, last))
+        last = b.call(aten.mm.default, operand, gathered)
+    program = b.program([last], {"0": 8})
+    budget = live_bytes(build_index(program)).peak_bytes / GIB + 1.75
+    index = build_index(program)
+    everything = Dedup(memory_budget=budget).plan(PlanContext(program, index, identify(index)))
+    assert [len(each.drop) for each in everything.rewrite.duplicates] == [3, 1]
+    plan, (before, after) = shorter(program, memory_budget=budget)
+    assert [len(each.drop) for each in plan.rewrite.duplicates] == [3]
+    assert after < before
+
+
+def test_shorter_needs_a_cost_model(capsys, tmp_path):
+    program = chunks(2, 8)
+    index = build_index(program)
+    with pytest.raises(OptionError, match="needs a cost model"):
+        Dedup(when="shorter").plan(PlanContext(program, index, identify(index)))
+    save(program, tmp_path / "g.fx.txt")
+    assert (
+        command(
+            ["run", str(tmp_path / "g.fx.txt"), "--passes", "dedup{when=shorter}", "-o", str(tmp_path / "o.fx.txt")]
+        )
+        == 0
+    )
+    assert "scheduled step ms" in capsys.readouterr().out

@@ -4,6 +4,7 @@ against the numbers.
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
@@ -24,6 +25,7 @@ from commcc.graph.index import build_index
 from commcc.graph.memory import live_bytes
 from commcc.passes.base import PlanContext
 from commcc.passes.bucket import Bucket
+from commcc.passes.dedup import Dedup
 from commcc.passes.options import parse_pipeline
 from commcc.plan import Bucket as PlannedBucket
 from commcc.plan import Merging
@@ -33,7 +35,7 @@ from commcc.schedule import Limits, Problem, drawing, search
 from commcc.schedule.folding import fold
 from commcc.schedule.in_order import in_order
 from commcc.schedule.judge import judge, late
-from commcc.schedule.merged import merge
+from commcc.schedule.merged import merge, without
 from commcc.schedule.scheduler import Policy, schedule
 from commcc.schedule.search import glance
 from commcc.schedule.sketch import Sketches
@@ -44,6 +46,7 @@ from commcc.timing.simulate import Simulator
 from tests import plain_scheduler
 from tests.effort import examples
 from tests.random_graphs import GraphBuilder, aten, random_program
+from tests.test_dedup import regathered
 
 RELAXED = settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 SAMPLES = Path(__file__).parents[1] / "sample_graphs"
@@ -413,3 +416,33 @@ def test_kernels_and_plain_python_draw_the_same(text, monkeypatch):
     (bucket,) = parse_pipeline(text)
     for name in ("tiny_llama_fsdp4_bw", "tiny_moe_fsdp4_ep2_fw"):
         both(sample(name), bucket, model_of(MODELS[1]))
+
+
+# Duplicates that are gone
+
+
+def without_duplicates(program, model):
+    """Figures and schedules of the graph without duplicates, in the graph and in numbers; None where it has none."""
+    index = build_index(program)
+    plan = Dedup(memory_budget=None).plan(PlanContext(program, index, identify(index)))
+    if not plan.rewrite.duplicates:
+        return None
+    real = build_index(apply_plan(program, index, plan))
+    made = (real, model.price(real)), without(index, model, plan.rewrite)
+    found = [search(Problem(*each), Limits(), 4) for each in made]
+    return [(figures(*each), result.step_ns, result.peak_bytes) for each, result in zip(made, found, strict=True)]
+
+
+@pytest.mark.parametrize("text", MODELS)
+@pytest.mark.parametrize("name", ["tiny_deepseek_ep2", "tiny_deepseek_fsdp4_ep2", "library_deepseek_fsdp4_ep2"])
+def test_duplicates_are_gone_as_in_the_graph(name, text):
+    program = load(SAMPLES / f"{name}.fx.txt.gz")
+    real, made = without_duplicates(program, model_of(text))
+    assert made == real
+
+
+@RELAXED
+@given(seed=st.integers(0, 100_000), text=st.sampled_from(MODELS))
+def test_duplicates_of_random_graphs_are_gone_as_in_the_graph(seed, text):
+    found = without_duplicates(regathered(random_program(seed, 6, 2), random.Random(seed), 0.8), model_of(text))
+    assert found is None or found[0] == found[1]

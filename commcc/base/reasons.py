@@ -69,6 +69,7 @@ WORDS = {
     # dedup
     "one_value": "{gathers} gathers of one value within {nodes} nodes",
     "far_apart": "stands {nodes} nodes behind '{node}'",
+    "pays_not": "without it, and with the result of '{node}' held until then, the step would be no shorter",
     "behind_barrier": "stands behind '{node}', across which nothing moves",
     "both_returned": "its result and that of '{node}' are both returned",
     "held_too_long": "holding the result of '{node}' until then would pass the memory budget by {gib:.2f} GiB",

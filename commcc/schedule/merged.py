@@ -1,6 +1,7 @@
-"""What a graph would be, and cost, with buckets merged: numbers only, no graph is made.
+"""What a graph would be, and cost, with buckets merged or duplicates gone: numbers only, no graph is made.
 
-    index, costs = merge(index, model, merging)     # then Problem(index, costs) as for any graph
+    index, costs = merge(index, model, merging)             # then Problem(index, costs) as for any graph
+    index, costs = without(index, model, removal)
 
 Units are those of :mod:`commcc.apply.order`, the form of a bucket is :mod:`commcc.planning.bucket_model`'s. A bucket
 becomes a node that copies its members' inputs into one row (inputs that do not lie in a row are copied before, a
@@ -26,11 +27,11 @@ from commcc.graph.ops.kernels import COPIES, Work
 from commcc.planning.bucket_model import BucketModel, flat, strided
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from commcc.graph.index import GraphIndex
     from commcc.graph.index.graph import Launch, Tensor
-    from commcc.plan import Bucket, Merging
+    from commcc.plan import Bucket, Merging, Removal
     from commcc.timing.cost import CostModel
     from commcc.timing.cost.types import Costs
 
@@ -58,9 +59,25 @@ def merge(index: GraphIndex, model: CostModel, merging: Merging) -> tuple[GraphI
     return merged, model.price(merged)
 
 
+@no_collection()
+def without(index: GraphIndex, model: CostModel, removal: Removal) -> tuple[GraphIndex, Costs]:
+    """Index and costs of the graph in which one gather stands for all that gather the same."""
+    from commcc.plan import Merging
+
+    stands_for: dict[int, int | None] = {}
+    for each in removal.duplicates:
+        stands_for |= dict.fromkeys(each.dead) | dict.fromkeys(each.drop, each.keep)
+        stands_for |= dict.fromkeys(each.waits, each.wait)
+    reduced = _Merge(index, Merging(()), stands_for).result()
+    return reduced, model.price(reduced)
+
+
 class _Merge:
-    def __init__(self, index: GraphIndex, merging: Merging) -> None:
+    """stands_for: of nodes that go, those that have their value; None for those whose value nothing needs."""
+
+    def __init__(self, index: GraphIndex, merging: Merging, stands_for: Mapping[int, int | None] | None = None) -> None:
         self.index = index
+        self.gone = stands_for or {}
         self.buckets = merging.buckets
         self.units = arrange(index, merging)
         self.facts: list[_Fact] = []
@@ -87,6 +104,13 @@ class _Merge:
 
     def _node(self, node: int) -> None:
         index, estimates = self.index, self.index.estimates
+        if node in self.gone:
+            other = self.gone[node]
+            if other is not None:
+                self.at[node] = self.at[other]
+                shared = self.facts[self.at[other]].buffers
+                self.same_buffer.update(zip(estimates.buffers[node], shared, strict=True))
+            return
         buffers = estimates.buffers[node]
         if not self.same_buffer.keys().isdisjoint(buffers):
             buffers = tuple(dict.fromkeys(self.same_buffer.get(b, b) for b in buffers))
@@ -276,10 +300,10 @@ class _Merge:
             parts={here[n]: parts for n, parts in index.estimates.parts.items() if n in here} | self.parts,
             buffers=buffers,
             buffer_bytes=tuple(self.buffer_bytes),
-            resizes={here[n]: size for n, size in index.estimates.resizes.items()},
+            resizes={here[n]: size for n, size in index.estimates.resizes.items() if n in here},
             work=work,
-            flops={here[n]: flops for n, flops in index.estimates.flops.items()},
-            unmasked=frozenset(here[n] for n in index.estimates.unmasked),
+            flops={here[n]: flops for n, flops in index.estimates.flops.items() if n in here},
+            unmasked=frozenset(here[n] for n in index.estimates.unmasked if n in here),
         )
         return replace(
             index,
@@ -306,5 +330,5 @@ class _Merge:
             host_syncs=frozenset(here[n] for n in index.host_syncs),
             host_copies={here[n]: free for n, free in index.host_copies.items()},
             estimates=estimates,
-            inside={here[n]: graphs for n, graphs in index.inside.items()},
+            inside={here[n]: graphs for n, graphs in index.inside.items() if n in here},
         )

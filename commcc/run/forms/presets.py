@@ -48,12 +48,12 @@ PRESETS = (
     ),
     Preset(
         "auto",
-        "cleanup{metadata=keep},bucket{strategy=auto},reorder",
-        "drop what nothing needs, merge what pays under the cost model, then schedule for overlap",
+        "cleanup{metadata=keep},dedup{when=shorter},bucket{strategy=auto},reorder",
+        "drop what nothing needs, gather once and merge where the cost model says it pays, then schedule for overlap",
     ),
     Preset(
         "auto-split",
-        "cleanup{metadata=keep},bucket{strategy=auto},split,reorder",
+        "cleanup{metadata=keep},dedup{when=shorter},bucket{strategy=auto},split,reorder",
         "as auto, with large exposed collectives in parts where that pays; the last bits may differ",
     ),
 )
