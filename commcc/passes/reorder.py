@@ -81,7 +81,7 @@ class Reorder(Pass):
         none="no limit",
     )
     memory_budget: str | float | None = budget_option("peak memory")
-    effort: int = option(76, "schedules to try at most; more take longer and are never worse", minimum=1)
+    effort: int = option(76, "schedules to try at most; more take longer and are hardly ever worse", minimum=1)
     control_deps: bool = option(
         False, "write the order into the graph as control edges, for a backend that would reorder again"
     )

@@ -55,6 +55,8 @@ STATE = (
 )
 #: The margin at first: at most this, and no more than so much for each trial that a node has, in permille.
 _MARGIN, _MARGIN_PER_TRIAL = 200, 2
+#: See :func:`improved_in_rounds`.
+_GAIN = 5000
 
 
 class Moves(NamedTuple):
@@ -90,6 +92,23 @@ def improved(problem: Problem, limits: Limits, order: Iterable[int], trials: int
     moves.state[0].margin = 0 if lower else min(_MARGIN, _MARGIN_PER_TRIAL * trials // max(1, len(begun)))
     if len(begun) - moves.state[0].first > 2:
         _improve(with_payers(problem, begun), moves, trials, problem.bound)
+    best: Ints = moves.places.best.copy()
+    return best
+
+
+def improved_in_rounds(problem: Problem, limits: Limits, order: Ints, trials: int, rounds: int) -> Ints:
+    """The best order after so many trials, and after as many again for as long as a round gains more than one part in
+    :data:`_GAIN` of the step, or saves memory above the budget. For large graphs: no order is taken on the way that is
+    worse than the best one.
+    """
+    moves, graph = Moves.of(problem, limits, order), with_payers(problem, order)
+    state = moves.state[0]
+    begin(graph, moves)
+    for _ in range(rounds if len(order) - state.first > 2 else 0):
+        over, step = int(state.over), int(state.step)
+        _improve(graph, moves, trials, problem.bound)
+        if state.best_over == over and (step - state.best_step) * _GAIN <= step:
+            break
     best: Ints = moves.places.best.copy()
     return best
 

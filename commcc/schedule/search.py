@@ -33,9 +33,10 @@ no long run; a round ends where six schedules in a row made it no better, twelve
 above the bound. Where the best order has a long run, it is made once more with launches closer to their waits: gathers
 that go far ahead take the turn of reduce-scatters. Runs of compute that are left then are cut where that does not make
 the step longer (:mod:`commcc.schedule.runs`), and compute moves from the longest runs to others
-(:mod:`commcc.schedule.evened`). Last, on graphs of fewer than 3000 nodes, nodes are moved together with what they need
-or what needs them, at random, as far as that helps (:mod:`commcc.schedule.moves`): in all orders that were best, so
-that more effort stays no worse.
+(:mod:`commcc.schedule.evened`). Last, nodes are moved together with what they need or what needs them, at random, as
+far as that helps (:mod:`commcc.schedule.moves`): on graphs of fewer than 3000 nodes in all orders that were best, so
+that more effort stays no worse; on larger ones in the best one, where it is more than 0.5 % above the bound, for as
+long as every few hundred trials gain something.
 
 On graphs of 3000 nodes or more, where each schedule takes milliseconds, less is tried. Where three other orders have
 the step of the best one to the ns, something other than the order stands in front of a shorter one: a round ends after
@@ -58,7 +59,7 @@ from commcc.base.progress import detail
 from commcc.schedule.evened import evened
 from commcc.schedule.in_order import in_order
 from commcc.schedule.judge import late as late_order
-from commcc.schedule.moves import SHORT, improved
+from commcc.schedule.moves import SHORT, improved, improved_in_rounds
 from commcc.schedule.result import BEST, LATE, LINE, OWN, Rank, SearchResult, Setting, Start, priced, result_of
 from commcc.schedule.runs import Cutter
 from commcc.schedule.scheduler import Policy, schedule
@@ -122,8 +123,10 @@ _NARROWER = 4
 #: Runs of compute that the best order is cut to, the first of these that costs nothing.
 _CUTS = (4, 6, 8, 12, 16, 24, 32)
 #: Trials of moves from one order: at most _TRIALS, and no more than look at _TRIED_NODES nodes in all. Graphs of
-#: _MOVED_NODES nodes or more get none.
+#: _MOVED_NODES nodes or more get fewer.
 _TRIALS, _TRIED_NODES, _MOVED_NODES = 16_000, 3_000_000, 3000
+#: On larger graphs, for the best order: trials in a round of moves, and rounds at most.
+_ROUND_TRIALS, _ROUNDS = 250, 16
 #: A step counts as the same if it is longer by at most one part in this many: a wait that moves takes a few ns.
 _SAME = 100_000
 #: Where no order meets the budget: budgets that are tried besides, in permille of the graph's own peak, with so many
@@ -354,11 +357,16 @@ class _Search:
 
     def move(self, orders: Sequence[SearchResult]) -> None:
         """Improve orders by moves: all that were best, since with more effort the last of them would be another one."""
-        count = len(self.problem.index)
-        if (self.best.step_ns <= self.problem.bound and not self._missed()) or count >= _MOVED_NODES:
+        problem, best = self.problem, self.best
+        if best.step_ns <= problem.bound and not self._missed():
             return
-        for result in dict.fromkeys(orders):
-            self.best = min(self.best, self._moved(result, self.limits), key=self._rank)
+        if len(problem.index) < _MOVED_NODES:
+            for result in dict.fromkeys(orders):
+                self.best = min(self.best, self._moved(result, self.limits), key=self._rank)
+        elif self.far(_FAR) or self._missed():
+            order = improved_in_rounds(problem, self.limits, best.nodes, _ROUND_TRIALS, _ROUNDS)
+            moved = priced(problem, result_of(problem, order, best.tried, best.settings))
+            self.best = min(best, replace(moved, lined=best.lined), key=self._rank)
 
     def _moved(self, result: SearchResult, limits: Limits, *, lower: bool = False) -> SearchResult:
         trials = min(_TRIALS, _TRIED_NODES // max(1, len(self.problem.index)))
