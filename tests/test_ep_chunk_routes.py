@@ -17,7 +17,7 @@ from commcc.passes.options import parse_pipeline
 from commcc.report.overlapping import overlap
 from commcc.run.pipeline import run
 from commcc.verify import verify
-from tests.chunk_graphs import MOE, Layers, aten, chunked, error, plan_of
+from tests.chunk_graphs import MOE, Layers, Route, aten, chunked, error, plan_of
 
 TOKENS, WIDTH, SLOTS = 8, 4, 16
 MAX = torch.ops._c10d_functional.all_reduce.default
@@ -167,6 +167,27 @@ def test_rows_that_are_put_back_by_another_order(join):
     except InputError:
         return
     assert verify(before, after).status == "unproved"
+
+
+def test_counts_of_fractions_are_not_those_of_their_whole_parts():
+    """Rows are sorted by what is left of a fraction, and counted by the fraction."""
+    b = Layers()
+    x, w = b.tokens("x", TOKENS, WIDTH), b.tokens("w", WIDTH)
+    with b.module(MOE):
+        share = b.call(aten.sigmoid.default, b.call(aten.select.int, x, 1, 0))
+        key = b.call(aten._to_copy.default, share, dtype=torch.int64)
+        order = b.call(operator.getitem, b.call(aten.sort.stable, key, stable=True), 1)
+        counts = b.call(aten._to_copy.default, b.call(aten.histc.default, share, 2, 0, 1), dtype=torch.int64)
+        with b.noted(EP="dispatch", EP_token_count_exchange="dispatch"):
+            others = b.exchange(counts, [1, 1], [1, 1])
+        sent, received = b.numbers(counts), b.numbers(others)
+        with b.noted(EP="dispatch", EP_token_exchange="dispatch"):
+            rows = b.exchange(b.call(aten.index.Tensor, x, [order]), received, sent)
+        y = b.combine(b.call(aten.mul.Tensor, rows, w), Route(rows, order, sent, received, x))
+    before = b.done([y])
+    after = chunked(before, chunks=2)
+    assert verify(before, after).status == "unproved"
+    assert error(before, after) > 0.1
 
 
 def test_counts_of_something_else_are_not_proved():

@@ -151,6 +151,16 @@ def attribute(module: torch.nn.Module, node: fx.Node) -> Any:
     return owner
 
 
+def is_plain(value: object) -> bool:
+    """Whether a tensor is a strided one of PyTorch's own with values in memory."""
+    return (
+        type(value) in (torch.Tensor, torch.nn.Parameter)
+        and value.device.type != "meta"  # type: ignore[attr-defined]
+        and value.layout is torch.strided  # type: ignore[attr-defined]
+        and not value.is_quantized  # type: ignore[attr-defined]
+    )
+
+
 def all_graphs(graph: fx.Graph, root: torch.nn.Module) -> list[fx.Graph]:
     """A graph, then those of its sub-graphs, in which branches, loops and regions are."""
     return [graph, *(module.graph for module in root.modules() if isinstance(module, fx.GraphModule))]

@@ -22,7 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from commcc.base.errors import InputError
-from commcc.graph.program import Note
+from commcc.graph.program import Note, is_plain
 from commcc.serialization.shapes import remember_requires_grad
 
 if TYPE_CHECKING:
@@ -111,16 +111,6 @@ def unknown_note(path: str, value: Any) -> Note:
 def subclass_note(kind: str, nodes: Sequence[str]) -> Note:
     """The note about values of a tensor subclass, of which a text keeps shape, dtype and device."""
     return Note(f"{kind} values are kept as plain tensors ({len(nodes)} nodes)", nodes[0])
-
-
-def is_plain(value: object) -> bool:
-    """Whether a tensor is a strided one of PyTorch's own with values in memory."""
-    return (
-        type(value) in (torch.Tensor, torch.nn.Parameter)
-        and value.device.type != "meta"  # type: ignore[attr-defined]
-        and value.layout is torch.strided  # type: ignore[attr-defined]
-        and not value.is_quantized  # type: ignore[attr-defined]
-    )
 
 
 def element_bytes(tensor: torch.Tensor) -> torch.Tensor:

@@ -52,7 +52,8 @@ from commcc.verify.chunks import folded
 from commcc.verify.kernels import compare_kernels
 from commcc.verify.normalise import check_order, compare_edges, compare_groups, unfolded, without_edges
 from commcc.verify.pair import Pair
-from commcc.verify.same import identical
+from commcc.verify.reach import reaches_unseen
+from commcc.verify.same import alike, identical
 from commcc.verify.subgraphs import meeting
 from commcc.verify.terms import Tensor, Terms
 from commcc.verify.tracer import Tracer, trace_program
@@ -152,6 +153,9 @@ def _compare(before: Program, after: Program, report: Report, same_constants: bo
     if exported:
         boundary.compare_detached(pair)
     report.absorb(pair.report)
+    call = None if again else reaches_unseen(after) or reaches_unseen(before)
+    if call is not None and not alike(before, after):
+        report.gap("memory", call, "its sub-graph reaches memory that it is not given (see docs/verify.md)")
 
 
 def _compare_traces(pair: Pair) -> None:

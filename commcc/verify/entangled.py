@@ -21,7 +21,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from commcc.graph.ops import facts, is_getitem
+from commcc.graph.ops import ALL, facts, is_getitem
 from commcc.graph.ops.functions import plain_name
 from commcc.graph.ops.views import BITWISE
 from commcc.serialization.attributes import find
@@ -31,7 +31,7 @@ from commcc.verify.sizes import Undecidable
 from commcc.verify.terms import path_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from torch import nn
 
@@ -129,6 +129,11 @@ def shared_results(
         if i < count and j not in (i, i + count) and memory.apart(operands[i], operands[j]) is not None:
             pairs.append((i, j))
     return (("memory", ("str", str(pairs))),) if pairs else ()
+
+
+def named(arguments: dict[str, Any], *rows: Sequence[str]) -> dict[str, None]:
+    """The names of these arguments."""
+    return dict.fromkeys(name for names in rows for name in (arguments if names == ALL else names))
 
 
 def _together(memory: Memory, operands: list[Tensor]) -> Iterator[tuple[int, int]]:

@@ -247,9 +247,18 @@ class RowRules:
             self._versions[name] += 1
 
     def origin(self, node: fx.Node) -> str:
-        """The name of what conversions convert and views show, if they keep the numbers of experts apart, in order."""
+        """The name of what conversions convert and views show, if they keep the numbers of experts apart, in order.
+
+        What makes integers of fractions does not; of numbers that were integers before it does.
+        """
+        cut: fx.Node | None = None
         while ROW_RULES.get(op_name(node.target)) in _SAME_ELEMENTS and dtype_of(node) in EXACT:
-            node = node.all_input_nodes[0]
+            source = node.all_input_nodes[0]
+            if cut is None and dtype_of(source).is_floating_point and not dtype_of(node).is_floating_point:
+                cut = node
+            node = source
+        if cut is not None and dtype_of(node).is_floating_point:
+            node = cut
         version = self._versions[node.name]
         return f"{node.name} after {version}" if version else node.name
 

@@ -3,6 +3,7 @@
 ::
 
     identical(before, after)          # a file that was read twice, or a copy of a graph
+    alike(before, after)              # the same nodes, of sub-graphs too; constants may hold something else
 
 A walk over a graph (:mod:`commcc.verify.tracer`) sees the ops, names, targets and arguments of its nodes, what their
 ``val`` say, and what the root holds for ``get_attr``. Where all of these are the same it makes the same terms.
@@ -18,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
+
+from commcc.graph.program import attribute, is_plain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,6 +48,49 @@ def identical(before: Program, after: Program) -> bool:
             return False
         twin[a] = b
     return True
+
+
+def alike(before: Program, after: Program) -> bool:
+    """Whether two programs have the same nodes in all their graphs, and constants that share memory alike."""
+    memory: tuple[list[int], list[int]] = ([], [])
+    if before.groups != after.groups or not _alike_graphs(
+        (before.graph, before.root), (after.graph, after.root), memory
+    ):
+        return False
+    first: tuple[dict[int, int], ...] = ({}, {})
+    places = [[known.setdefault(at, len(known)) for at in held] for known, held in zip(first, memory, strict=True)]
+    return places[0] == places[1]
+
+
+def _alike_graphs(
+    before: tuple[fx.Graph, torch.nn.Module],
+    after: tuple[fx.Graph, torch.nn.Module],
+    memory: tuple[list[int], list[int]],
+) -> bool:
+    """memory: where constants lie, of both, in the order in which they are fetched."""
+    twin: dict[Any, fx.Node] = {}
+    if len(before[0].nodes) != len(after[0].nodes):
+        return False
+    for a, b in zip(before[0].nodes, after[0].nodes, strict=True):
+        target = a.target is b.target or (isinstance(a.target, str) and a.target == b.target)
+        if (a.op, a.name) != (b.op, b.name) or not target:
+            return False
+        if not (_same(a.args, b.args, twin) and _same(a.kwargs, b.kwargs, twin)):
+            return False
+        twin[a] = b
+        if a.op == "get_attr" and not _alike_held(attribute(before[1], a), attribute(after[1], b), memory):
+            return False
+    return True
+
+
+def _alike_held(a: Any, b: Any, memory: tuple[list[int], list[int]]) -> bool:
+    """Whether ``get_attr`` nodes fetch graphs that are alike, or no graph."""
+    for value, places in zip((a, b), memory, strict=True):
+        places.append(value.untyped_storage().data_ptr() if is_plain(value) else id(value))
+    if not isinstance(a, fx.GraphModule) and not isinstance(b, fx.GraphModule):
+        return True
+    graphs = isinstance(a, fx.GraphModule) and isinstance(b, fx.GraphModule)
+    return graphs and _alike_graphs((a.graph, a), (b.graph, b), memory)
 
 
 def _same(a: Any, b: Any, twin: Mapping[fx.Node, fx.Node]) -> bool:

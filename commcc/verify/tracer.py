@@ -34,10 +34,11 @@ from commcc.graph.ops.effects import CASTING
 from commcc.graph.ops.operands import handed_group
 from commcc.graph.ops.sizes import EXTENTS
 from commcc.graph.ops.views import BITWISE, GATHERING
-from commcc.serialization.attributes import content_hash, find, is_plain, surroundings_hash
+from commcc.graph.program import is_plain
+from commcc.serialization.attributes import content_hash, find, surroundings_hash
 from commcc.serialization.fake_ops import UnknownValue
 from commcc.verify.annotations import check_allocation, hold_against, hold_element_against
-from commcc.verify.entangled import WHY, entangled, is_lazy, peculiarities
+from commcc.verify.entangled import WHY, entangled, is_lazy, named, peculiarities
 from commcc.verify.explained import Explainer, settled
 from commcc.verify.hidden import opaque_in
 from commcc.verify.host import copies_across
@@ -288,10 +289,10 @@ class Tracer(Explainer):
 
     def _written(self, fact: OpFacts, arguments: dict[str, Any], *, everything: bool) -> list[Tensor]:
         every = fact.writes_keywords or everything or fact.writes == ALL
-        named = [arguments.get(name) for name in _named(arguments, ALL if every else fact.writes)]
+        chosen = [arguments.get(name) for name in named(arguments, ALL if every else fact.writes)]
         return [
-            *(t for value in named for t in all_tensors(value)),
-            *self.hidden.reached_from(self.hidden.found_in(named)),
+            *(t for value in chosen for t in all_tensors(value)),
+            *self.hidden.reached_from(self.hidden.found_in(chosen)),
         ]
 
     def _as_it_lies(self, same: int, tensors: list[Tensor]) -> int:
@@ -361,7 +362,7 @@ class Tracer(Explainer):
             owners = [[owner] for owner in owners[0]]  # a list of results, each in the storage of its own argument
             if val is None and fact.writes == fact.views:
                 return tuple([self._written_part(node, term, at, owner) for at, (owner,) in enumerate(owners)])
-        unseen = self.hidden.found_in(arguments.get(name) for name in _named(arguments, *fact.bases, fact.views))
+        unseen = self.hidden.found_in(arguments.get(name) for name in named(arguments, *fact.bases, fact.views))
         if unseen:
             owners = [[*tensors, *self.hidden.reached_from(unseen)] for tensors in owners]
         bases = tuple(tensors[0] if tensors else None for tensors in owners)
@@ -399,8 +400,7 @@ class Tracer(Explainer):
             return Opaque(self._subgraph(held, casting))
         known = self.trace.constants.get(name)
         if isinstance(known, Tensor):
-            now = self.memory.current(known)
-            return self.tensor(now.content, now.meta, node, now)
+            return self._now(node, known)
         val = node.meta.get("val")
         value = self.result(node, held if val is None else val, self._constant(name, held), ())
         if isinstance(value, Tensor) and is_plain(held):
@@ -408,11 +408,14 @@ class Tracer(Explainer):
             if wrong:
                 self.event("value", node, f"its val says {wrong}", ("val", value.content, wrong))
             value = self._same_memory(node, value, held)
-            around = None if self.table.one_root else surroundings_hash(held)
-            if around is not None:
+            if not self.table.one_root and (around := surroundings_hash(held)) is not None:
                 self._around[value.root] = around
         self.trace.constants[name] = value
         return value
+
+    def _now(self, node: fx.Node, known: Tensor) -> Tensor:
+        now = self.memory.current(known)
+        return self.tensor(now.content, now.meta, node, now)
 
     def _constant(self, name: str, held: object) -> int:
         """The term of a constant: its content, where that is known, else what it is called."""
@@ -441,9 +444,11 @@ class Tracer(Explainer):
         if first is value:
             return value
         if (known.storage_offset(), known.shape, known.stride()) == (held.storage_offset(), held.shape, held.stride()):
-            return self.tensor(first.content, first.meta, node, first)
-        for root in (first.root, value.root):
-            self.memory.at(root).doubt = f"constants '{other}' and '{node.target}' share memory"
+            return self._now(node, first)
+        why = f"constants '{other}' and '{node.target}' share memory"
+        if self.memory.at(first.root).writes:
+            self.trace.doubts.setdefault(why, node.name)
+        self.memory.at(first.root).doubt = self.memory.at(value.root).doubt = why
         return value
 
     def _subgraph(self, module: fx.GraphModule, casting: bool) -> int:
@@ -476,11 +481,6 @@ class Tracer(Explainer):
         table.signatures[term] = (given, [o.value.meta for o in trace.outputs if isinstance(o.value, Tensor)])
         table.subgraphs[id(module)] = (term, module)
         return term
-
-
-def _named(arguments: dict[str, Any], *rows: Sequence[str]) -> dict[str, None]:
-    """The names of these arguments."""
-    return dict.fromkeys(name for names in rows for name in (arguments if names == ALL else names))
 
 
 def trace_program(

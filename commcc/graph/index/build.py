@@ -25,7 +25,7 @@ from commcc.graph.index.outside import in_step
 from commcc.graph.index.repeats import Numbering
 from commcc.graph.index.storage import assign_storages
 from commcc.graph.index.tensors import TensorTable
-from commcc.graph.index.traits import Traits, launches_inside, mixed_nodes, sub_graphs, traits_of_all
+from commcc.graph.index.traits import Traits, launches_inside, mixed_nodes, sub_graphs, traits_of_all, with_constants
 from commcc.graph.index.waits import awaited, begun_elsewhere, launched_into, waits_for_nothing, waits_on
 from commcc.graph.ops.libraries import NATIVE
 from commcc.graph.ops.libraries import fenced as fence_of
@@ -74,7 +74,8 @@ class _Walk:
         table = TensorTable(hints)
         tensors = tuple([table.of(node.meta.get("val")) for node in nodes])
         traits = traits_of_all(nodes, program.root, program.groups, tensors)
-        storages = assign_storages(nodes, number, mixed_nodes(traits))
+        storages = assign_storages(nodes, number, mixed_nodes(traits), root=program.root)
+        traits = with_constants(nodes, program.root, traits, storages)
         records = {i: record_of(node) for i, node in enumerate(nodes) if META_KEY in node.meta}
         targets = {id(node.target): node.target for node in nodes if node.op == "call_function"}
         op_names = {at: ops.op_name(target) for at, target in targets.items()}

@@ -1,7 +1,7 @@
 """Which storages each node's result lives in.
 
 A storage is an int. Views share the storage of what they look at, a wait that of its launch, an
-``_out`` or in-place op that of the buffer it writes, a constant that of the same constant fetched before;
+``_out`` or in-place op that of the buffer it writes, a constant that of one in the same memory fetched before;
 everything else has a new one. Where an op puts one argument into the storage of another (``set_``), both storages
 are one in the whole graph. ``reshape`` may copy or not; it counts as a view here, which can only add order edges.
 """
@@ -15,6 +15,7 @@ from torch import fx
 
 from commcc.graph import ops
 from commcc.graph.ops.operands import sources
+from commcc.graph.program import attribute, is_plain
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -27,11 +28,13 @@ def assign_storages(
     number: dict[fx.Node, int],
     mixed: Collection[int] = (),
     copies: Collection[int] = (),
+    root: torch.nn.Module | None = None,
 ) -> Storages:
     """Storage ids of every node: one for each element of a tuple result, () for non-tensors.
 
     ``mixed``: nodes of which any result may be in the storage of any operand; all of these are listed then.
     ``copies``: nodes whose result is new although the op could have returned a view.
+    ``root``: what holds constants, of which those in one memory are told apart by name alone without it.
     """
     storages: list[tuple[int, ...]] = []
     constants: dict[object, tuple[int, ...]] = {}
@@ -43,7 +46,7 @@ def assign_storages(
     for i, node in enumerate(nodes):
         shared = None
         if node.op == "get_attr":
-            shared = constants.get(node.target)
+            shared = constants.get(constant := _constant(node, root))
         elif node.op != "call_function" or i in copies:
             pass  # new
         elif facts[id(node.target)].views or ops.is_getitem(node.target) or i in mixed:
@@ -53,12 +56,20 @@ def assign_storages(
             shared = tuple(range(fresh, fresh + count))
             fresh += count
         if node.op == "get_attr":
-            constants[node.target] = shared
+            constants[constant] = shared
         elif node.op == "call_function" and (names := facts[id(node.target)].joins) is not None:
             both = [ops.argument(node, name) for name in names]
             joined.append(tuple(s for held in both if isinstance(held, fx.Node) for s in storages[number[held]]))
         storages.append(shared)
     return united(storages, joined) if joined else tuple(storages)
+
+
+def _constant(node: fx.Node, root: torch.nn.Module | None) -> object:
+    """What tells the constant of a ``get_attr`` node from others: where its values lie, else its name."""
+    held: Any = None if root is None else attribute(root, node)
+    if is_plain(held) and held.numel():
+        return held.untyped_storage().data_ptr()
+    return str(node.target)
 
 
 def _elements(val: Any) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -33,7 +33,8 @@ class Traits:
     does not wait for it; sends: operands that the host copies to a device without waiting. device: the other end of a
     copy from or to the host. awaits: devices whose copies have arrived behind it. opaque: does, or may do, more than
     its arguments and writes tell (random numbers, effects and barriers among them). shares: a result may be in the
-    storage of any operand. element: it is one of a list, and reads no other.
+    storage of any operand. element: it is one of a list, and reads no other. constants: it has some of its own.
+    hidden: it reaches memory that the call does not show.
     """
 
     writes: tuple[fx.Node, ...] = ()
@@ -51,6 +52,8 @@ class Traits:
     awaits: frozenset[str] = frozenset()
     shares: bool = False
     element: bool = False
+    constants: bool = False
+    hidden: bool = False
 
     @property
     def stays(self) -> bool:
@@ -110,6 +113,8 @@ def traits_of(node: fx.Node, root: torch.nn.Module, groups: Container[str] = ())
         device="" if copying is None else copying.device,
         awaits=_awaited(node, copying) if sync or copying is not None else frozenset(),
         shares=_shares(fact, node) or any(part.shares for part in inner),
+        constants=any(part.constants for part in inner),
+        hidden=any(part.hidden for part in inner),
     )
 
 
@@ -159,6 +164,26 @@ def only_computes(target: Any) -> bool:
     if ops.is_compute(target) or ops.is_wait(target) or ops.op_name(target) in CASTS:
         return False
     return ops.facts(target).pure
+
+
+def with_constants(
+    nodes: Sequence[fx.Node], root: torch.nn.Module, traits: list[Traits], storages: Sequence[tuple[int, ...]]
+) -> list[Traits]:
+    """The same, where a graph writes constants: those of sub-graphs may be the same, so nothing moves across these."""
+    if not any(trait.constants for trait in traits):
+        return traits
+    number = {node: i for i, node in enumerate(nodes)}
+    kept = _constants(nodes, root, storages)
+    changed = {s for trait in traits for node in trait.writes for s in storages[number[node]]}
+    if kept.isdisjoint(changed):
+        return traits
+    return [replace(trait, barrier=True, opaque=True, hidden=True) if trait.constants else trait for trait in traits]
+
+
+def _constants(nodes: Sequence[fx.Node], root: torch.nn.Module, storages: Sequence[tuple[int, ...]]) -> set[int]:
+    """Storages of constants."""
+    fetched = [i for i, node in enumerate(nodes) if node.op == "get_attr"]
+    return {s for i in fetched if not isinstance(attribute(root, nodes[i]), fx.GraphModule) for s in storages[i]}
 
 
 def mixed_nodes(traits: Sequence[Traits]) -> frozenset[int]:
@@ -252,7 +277,9 @@ def launches_inside(node: fx.Node, root: torch.nn.Module) -> bool:
 
 
 def _inner_traits(graph: fx.Graph, groups: Container[str]) -> Traits:
-    """Traits of a whole sub-graph; collectives and waits inside it are a barrier, writes to its constants an effect.
+    """Traits of a whole sub-graph; collectives and waits inside it are a barrier. So is what reaches memory that the
+    call does not show: writes to constants, which may be those of others, and what looks around its inputs or joins
+    them.
 
     writes: inputs that it writes, as its own nodes. shares: a result may be in the storage of an input.
     """
@@ -260,20 +287,35 @@ def _inner_traits(graph: fx.Graph, groups: Container[str]) -> Traits:
     owner = graph.owning_module or torch.nn.Module()
     every = [traits_of(node, owner, groups) for node in nodes]
     number = {node: i for i, node in enumerate(nodes)}
-    storages = assign_storages(nodes, number, mixed_nodes(every))
+    storages = assign_storages(nodes, number, mixed_nodes(every), root=owner)
     inputs = {s for i, node in enumerate(nodes) if node.op == "placeholder" for s in storages[i]}
-    kept = {s for i, node in enumerate(nodes) if node.op == "get_attr" for s in storages[i]}
+    kept = _constants(nodes, owner, storages)
     changed = {s: node for trait in every for node in trait.writes for s in storages[number[node]]}
     called = [node.target for node in nodes if node.op == "call_function"]
     meets = any(ops.collective_of(target) is not None or ops.is_wait(target) for target in called)
     returned = {
         s for node in nodes if node.op == "output" for leaf in nodes_in(node.args) for s in storages[number[leaf]]
     }
+    hidden = not kept.isdisjoint(changed) or _looks_around(nodes, number, storages, inputs | kept)
     return Traits(
         writes=tuple(node for s, node in changed.items() if s in inputs),
         compute=any(trait.compute for trait in every),
         random=any(trait.random for trait in every),
-        effect=any(trait.effect for trait in every) or not kept.isdisjoint(changed),
-        barrier=meets or any(trait.barrier for trait in every),
+        effect=any(trait.effect for trait in every) or hidden,
+        barrier=meets or hidden or any(trait.barrier for trait in every),
         shares=not returned.isdisjoint(inputs | kept),
+        constants=bool(kept) or any(trait.constants for trait in every),
+        hidden=hidden or any(trait.hidden for trait in every),
     )
+
+
+def _looks_around(
+    nodes: Sequence[fx.Node], number: dict[fx.Node, int], storages: Sequence[tuple[int, ...]], given: set[int]
+) -> bool:
+    """Whether an op reads around what a sub-graph is given in its storage, or makes one storage of two."""
+    for node in nodes:
+        fact = ops.facts(node.target) if node.op == "call_function" else None
+        reaches = fact is not None and ((fact.storage and fact.reads) or fact.joins is not None)
+        if reaches and any(not given.isdisjoint(storages[number[operand]]) for operand in node._input_nodes):
+            return True
+    return False

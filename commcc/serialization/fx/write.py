@@ -33,8 +33,8 @@ from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 from commcc.base.errors import InputError, OutputError
-from commcc.graph.program import Note
-from commcc.serialization.attributes import find, is_plain, subclass_note, unknown_note
+from commcc.graph.program import Note, is_plain
+from commcc.serialization.attributes import find, subclass_note, unknown_note
 from commcc.serialization.fx.commcc_comments import (
     AT,
     WHERE,
