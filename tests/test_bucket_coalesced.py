@@ -12,6 +12,7 @@ import torch
 from commcc.base.errors import InputError, OptionError
 from commcc.base.terms import Kind
 from commcc.graph.collectives import identify
+from commcc.graph.ops import op_name
 from commcc.passes.base import PlanContext
 from commcc.passes.bucket import Bucket
 from commcc.passes.options import parse_pipeline
@@ -243,3 +244,22 @@ def test_the_same_to_the_bit_on_virtual_ranks(name):
     program = load(next(SAMPLES.glob(f"{name}.fx.txt*")))
     after = run(program, [CALLS]).program
     assert verify_numeric(program, after, Settings()).status == "equal"
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_casts_stay_apart_where_a_parameter_is_written_between_them(written):
+    """One cast behind both would read the first parameter when it is written already."""
+    build = GraphBuilder()
+    w, v = (build.placeholder(name, (4, 8), torch.float32) for name in ("w", "v"))
+    gathered = []
+    for parameter in (w, v if not written else w):
+        parameter.meta["desc"] = f"ParamAOTInput(target='{parameter.name}')"
+        half = build.call(aten._to_copy.default, parameter, dtype=torch.bfloat16)
+        gathered.append(build.gather(half, 2, "0"))
+        if written and len(gathered) == 1:
+            build.call(aten.mul_.Tensor, w, 2)
+    program = build.program(gathered, {"0": 2})
+    result = run(program, parse_pipeline("bucket{groups=all}"))
+    assert result.changed and result.verified == "proved"
+    names = [op_name(node.target) for node in result.program.graph.nodes if node.op == "call_function"]
+    assert names.count("aten._to_copy") == (2 if written else 1)

@@ -6,9 +6,12 @@ import operator
 
 import pytest
 import torch
+from torch import fx
 
 from commcc.base.errors import InputError
 from commcc.verify import verify
+from commcc.verify.clones import Mixed, Number
+from commcc.verify.pieces import Pieces
 from tests.chunk_graphs import MOE, Layers, aten, chunked, error, ops_of, plan_of
 from tests.test_ep_chunk_routes import INT, SLOTS, TOKENS, WIDTH, added, routed
 
@@ -78,6 +81,38 @@ def test_routes_as_inductor_has_them(count, join):
     after = chunked(before, chunks=2)
     assert verify(before, after).status == "proved"
     assert error(before, after) < 1e-12
+
+
+@pytest.mark.parametrize(
+    ("steps", "same"),
+    [
+        ((("sub", 0), ("add", 1), ("sub", 1), ("floordiv", 1)), True),  # arange(n), as Inductor writes it
+        ((("add", 2), ("sub", 1), ("sub", 1), ("mul", 1)), True),
+        ((("add", 1),), False),
+        ((("sub", 1), ("add", 2)), False),
+    ],
+)
+def test_a_number_of_rows_and_steps_that_come_to_nothing(steps, same):
+    graph, rows = fx.Graph(), Number(("rows", ("tokens", TOKENS)))
+    rules = Pieces({})
+    node = graph.placeholder("n")
+    node.meta["val"] = TOKENS
+    rules.kinds["n"] = rows
+    for name, step in steps:
+        rules.own = {node.name}
+        node = graph.call_function(getattr(operator, name), (node, step))
+        node.meta["val"] = TOKENS
+        rules.kinds[node.name] = rules.kind(node)
+    assert (rules.kinds[node.name] == rows) == same
+
+
+@pytest.mark.parametrize(("op", "step"), [(operator.floordiv, 2), (operator.mul, 2), (operator.mod, 1)])
+def test_other_arithmetic_on_a_number_of_rows_is_a_look_at_it(op, step):
+    graph, rules = fx.Graph(), Pieces({})
+    node = graph.placeholder("n")
+    rules.kinds["n"], rules.own = Number(("rows", ("tokens", TOKENS))), {"n"}
+    with pytest.raises(Mixed, match="a number of rows is looked at"):
+        rules.kind(graph.call_function(op, (node, step)))
 
 
 def asserting(check, *, loss=False):

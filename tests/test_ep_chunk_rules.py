@@ -34,6 +34,7 @@ SLICES = {
     "elementwise": lambda b, x, w: b.call(aten.mul.Tensor, x, b.call(aten.sigmoid.default, x)),
     "with what is shared": lambda b, x, w: b.call(aten.add.Tensor, x, b.call(aten.select.int, w, 0, 0)),
     "rows by a matrix": lambda b, x, w: b.call(aten.mm.default, x, w),
+    "rows by a matrix, and a bias": lambda b, x, w: b.call(aten.addmm.default, b.call(aten.select.int, w, 0, 0), x, w),
     "softmax of features": lambda b, x, w: b.call(aten._softmax.default, x, 1, False),
     "mean of features": lambda b, x, w: b.call(aten.mean.dim, x, [1]),
     "features taken": lambda b, x, w: b.call(
@@ -66,6 +67,11 @@ def test_slices(name):
     assert join_of(SLICES[name])[0] == "rows"
     before = program(SLICES[name])
     assert error(before, chunked(before, chunks=3)) < EXACT
+
+
+def test_a_bias_is_the_same_for_all_rows():
+    before = program(SLICES["rows by a matrix, and a bias"])
+    assert verify(before, chunked(before, chunks=2)).status == "proved"
 
 
 SUMS = {

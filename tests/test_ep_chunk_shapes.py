@@ -7,7 +7,7 @@ import torch
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from commcc.base.errors import InputError
-from commcc.ep.chunk.grid import Grid
+from commcc.ep.chunk.grid import Grid, infer
 from tests.chunk_graphs import MOE, Layers, aten, chunked, error, named, ops_of, plan_of
 from tests.test_ep_chunk import EXACT, moved
 
@@ -169,3 +169,9 @@ def test_what_a_caller_sees_of_memory_is_not_cut(name):
 def test_sizes_that_only_a_run_knows_are_no_tokens():
     size = ShapeEnv().create_unbacked_symint()
     assert Grid(2, inner=4).factory_dim((size + 1,)) is None
+
+
+def test_samples_are_cut_with_as_many_tokens_as_activations_have():
+    """Block masks have a dimension for heads where activations have one for tokens."""
+    mask, activation = (2, 1, 2), (2, 256, 64)
+    assert infer([mask, activation, (256, 64)], "batch") == infer([activation, mask], "batch") == Grid(2, inner=256)

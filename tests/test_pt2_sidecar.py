@@ -97,6 +97,20 @@ def test_constants_become_inputs_and_come_back(tmp_path):
     assert len(data) < 20_000
 
 
+def test_constants_in_a_list_become_inputs(tmp_path):
+    def make(node, tensor, root):
+        root.a, root.b = torch.ones(2), torch.arange(3.0)
+        parts = [node("get_attr", name) for name in ("a", "b")]
+        return (node("call_function", torch.ops.aten.cat.default, (parts,), val=tensor(5)),)
+
+    program = build(make)
+    data, _ = write(program)
+    again = read(data, tmp_path)
+    assert not differences(program, again)
+    found = torch.export.load(io.BytesIO(data)).module()()
+    assert torch.equal(found[0], torch.tensor([1.0, 1.0, 0.0, 1.0, 2.0]))
+
+
 def test_constants_without_values_are_zeros_and_said_to_be(tmp_path):
     def make(node, tensor, root):
         root.table = tensor(2)

@@ -128,7 +128,8 @@ class Member(NamedTuple):
     sends: what its launch takes, the node ``input``; source: the same before ``cast``, which is made for it alone.
     result: of its wait. scattered: its slice of the merged result lies in pieces, and is copied together. returned:
     its slice would share its storage with another output, and is copied. direct, source_direct: whether a compiler
-    that fuses writes ``sends``, or ``source``, straight to its place beside the others.
+    that fuses writes ``sends``, or ``source``, straight to its place beside others. rewritten: the first node behind
+    the cast that writes where ``source`` is, -1 for none.
     """
 
     launch: int
@@ -144,6 +145,7 @@ class Member(NamedTuple):
     returned: bool
     direct: bool
     source_direct: bool
+    rewritten: int
 
     @classmethod
     def of(cls, index: GraphIndex, launch: int) -> Member:
@@ -167,10 +169,23 @@ class Member(NamedTuple):
         returned = shown and not scattered  # what is scattered is copied anyway
         direct = not strided(sends) and made_for(index, node, launch)
         source_direct = direct if cast is None else not strided(source) and made_for(index, source_node, node)
-        form = scattered, returned, direct, source_direct
+        form = scattered, returned, direct, source_direct, _rewritten(index, source_node, node)
         member = cls(launch, node, source_node, wait, facts.kind, source, sends, cast, result, *form)
         known[launch] = member
         return member
+
+
+def _rewritten(index: GraphIndex, source: int, cast: int) -> int:
+    """The first node behind a cast that writes where its operand is, -1 for none."""
+    if source == cast or not index.writes:
+        return -1
+    known: dict[int, list[int]] = index.notes.setdefault(_rewritten, {})
+    if not known:
+        for writer, targets in sorted(index.writes.items()):
+            for storage in {s for target in targets for s in index.storages[target]}:
+                known.setdefault(storage, []).append(writer)
+    later = (writer for s in index.storages[source] for writer in known.get(s, ()) if writer > cast)
+    return min(later, default=-1)
 
 
 @dataclass(frozen=True)
@@ -188,10 +203,12 @@ class BucketModel:
         """What these members are in one bucket."""
         if form.coalesced:  # every member is sent as it is, and its result is a tensor of its own
             return cls(tuple(members), False, False, (False,) * len(members), coalesced=True)
-        casts = {member.cast for member in members}
+        casts, last = {member.cast for member in members}, max(member.launch for member in members)
+        # A cast behind all members would read what was written meanwhile.
+        kept = all(member.rewritten < 0 or member.rewritten > last for member in members)
         return cls(
             members=tuple(members),
-            shared_cast=len(casts) == 1 and None not in casts and not form.casts_first,
+            shared_cast=len(casts) == 1 and None not in casts and kept and not form.casts_first,
             as_bytes=len({member.sends.dtype for member in members}) > 1,
             copies=tuple(member.returned for member in members),
         )

@@ -32,6 +32,7 @@ from commcc.verify.clones import (
     plain,
     same_size,
     shape_of,
+    static,
 )
 from commcc.verify.rows import RowRules
 
@@ -132,6 +133,11 @@ class RowViews(RowRules):
             return kind
         if isinstance(kind, Total) and not self.cut.get(node.name) and all(type(size) is int for size in a["size"]):
             return Total()  # to the same size in every chunk: of each part, what it is of their sum
+        cut = self.cut.get(node.name, ())
+        if kind is None and len(cut) == 1:
+            place = cut[0] - (len(a["size"]) - len(old))
+            if place < 0 or old[place] == 1:  # the same row for each token, as the bias of a product has
+                return Rows(("tokens", static(a["size"][cut[0]])), cut[0])
         rows = self.rows_in(a["self"])
         at = rows.dim + len(a["size"]) - len(old)
         wanted = a["size"][at]

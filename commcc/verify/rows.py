@@ -15,6 +15,7 @@ Limits: an op without a rule mixes rows, and so does a rule whose premises are n
 from __future__ import annotations
 
 import math
+import operator
 from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -144,6 +145,8 @@ class RowRules:
         rule = ROW_RULES.get(name)
         kinds = [(used, self.of(used)) for used in node.all_input_nodes]
         numbers = [kind.what for _, kind in kinds if isinstance(kind, Number)]
+        if numbers and (stepped := self._stepped(node)) is not None:
+            return stepped
         if numbers and (rule is None or not rule.takes_sizes):
             raise Mixed("a number of rows is looked at")
         fills = name in REPLACING or rule in (RowRule.PUT_ROWS, RowRule.COPY_ROWS)
@@ -162,6 +165,22 @@ class RowRules:
         if is_attention(target) or name in FLEX:
             return attended(node, self.of, self.root)
         return self.seen(node) or self._composed(node)
+
+    def _stepped(self, node: fx.Node) -> Number | None:
+        """A number of rows and a constant more or less, as a range over it is written: ``(n - 0 + 1 - 1) // 1``."""
+        if len(node.args) != 2 or type(node.args[1]) is not int or node.kwargs:
+            return None
+        (number, step), target = node.args, node.target
+        kind = self.of(number)
+        if not isinstance(kind, Number) or not isinstance(step, int):
+            return None
+        what, more = kind.what[1:] if kind.what[0] == "stepped" else (kind.what, 0)
+        if target in (operator.floordiv, operator.mul) and step == 1 and not more:
+            return kind
+        if target not in (operator.add, operator.sub):
+            return None
+        more += step if target is operator.add else -step
+        return Number(("stepped", what, more)) if more else Number(what)
 
     def seen(self, node: fx.Node) -> Kind | None:
         """What a view without a rule of its own gives; None where an op is no view."""

@@ -71,8 +71,8 @@ def infer(shapes: Iterable[Shape], policy: str) -> Grid | None:
     if not sizes:
         return None
     extent = min(sizes)
-    inner = next((tokens for batch, tokens in wide if batch == extent), 1)
-    return Grid(extent, inner=inner)
+    # Masks have dimensions for heads or blocks where activations have tokens.
+    return Grid(extent, inner=max((tokens for batch, tokens in wide if batch == extent), default=1))
 
 
 def parts(extent: int, chunks: int) -> tuple[int, ...]:

@@ -93,7 +93,8 @@ def _with_counts(view: View, root: str, chunks: int, policy: str) -> list[Chunke
         return _regions(view, root, chunks, policy)
     except Refused:
         counted = counted_outside(view, root, _drafts(view, root, None), policy)
-        if counted is None:
+        # An input of the graph is computed of no tokens: something else is in the way.
+        if counted is None or (not counted.nodes and view.index.ops[counted.entering] == "placeholder"):
             raise
     if counted.nodes:
         with contextlib.suppress(Refused):

@@ -129,6 +129,10 @@ class GraphWriter:
                 raise OutputError(f"{node.name} is {what}", hint=TEXT_HINT)
             # A constant input is written as its value wherever it is used.
             return self.inputs.constants.get(node.name, node)
+        if node.op == "get_attr" and (name := self.inputs.lifted.get(str(node.target))) is not None:
+            lifted = fx.Graph().placeholder(name)  # one of a list; by itself it is what subgraph() says
+            lifted.meta["val"] = self.inputs.tensors[name]
+            return lifted
         return node
 
     def subgraph(self, node: fx.Node) -> dict[str, Any]:
