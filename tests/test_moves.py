@@ -81,7 +81,7 @@ def test_kernels_and_plain_python_make_the_same(seed, monkeypatch):
     limits = limits_of(problem, 10, 2, 4)
     own = range(len(problem.index))
     compiled = improved(problem, limits, own, 120).tolist()
-    monkeypatch.setattr(moves, "_improve", moves._improve.python)
+    monkeypatch.setattr(moves, "improve", moves.improve.python)
     assert improved(problem, limits, own, 120).tolist() == compiled
 
 

@@ -46,17 +46,15 @@ NODE = ("place", "computed", "end", "unwaited", "mark")
 #: random: the last number drawn. over, step, run, peak, excess: of the order so far; the next five of the one that is
 #: tried. excess: bytes above the budget, added up over all places, where ``lower`` asks for that.
 #: The next four of the best one. first: the place behind graph inputs. Then limits, -1 for none, the sum of stalls, and
-#: how much longer than the best one an order may be at first, in permille.
+#: how much longer than the best one an order may be at first, in permille. begin, end: of the stretch that changed.
 STATE = (
     *("random", "over", "step", "run", "peak", "excess"),
     *("new_over", "new_step", "new_run", "new_peak", "new_excess"),
     *("best_over", "best_step", "best_run", "best_excess"),
-    *("first", "budget", "in_flight", "prefetch", "stalls", "most_run", "lower", "margin"),
+    *("first", "budget", "in_flight", "prefetch", "stalls", "most_run", "lower", "margin", "begin", "end"),
 )
 #: The margin at first: at most this, and no more than so much for each trial that a node has, in permille.
 _MARGIN, _MARGIN_PER_TRIAL = 200, 2
-#: See :func:`improved_in_rounds`.
-_GAIN = 5000
 
 
 class Moves(NamedTuple):
@@ -91,24 +89,7 @@ def improved(problem: Problem, limits: Limits, order: Iterable[int], trials: int
     moves.state[0].lower = lower
     moves.state[0].margin = 0 if lower else min(_MARGIN, _MARGIN_PER_TRIAL * trials // max(1, len(begun)))
     if len(begun) - moves.state[0].first > 2:
-        _improve(with_payers(problem, begun), moves, trials, problem.bound)
-    best: Ints = moves.places.best.copy()
-    return best
-
-
-def improved_in_rounds(problem: Problem, limits: Limits, order: Ints, trials: int, rounds: int) -> Ints:
-    """The best order after so many trials, and after as many again for as long as a round gains more than one part in
-    :data:`_GAIN` of the step, or saves memory above the budget. For large graphs: no order is taken on the way that is
-    worse than the best one.
-    """
-    moves, graph = Moves.of(problem, limits, order), with_payers(problem, order)
-    state = moves.state[0]
-    begin(graph, moves)
-    for _ in range(rounds if len(order) - state.first > 2 else 0):
-        over, step = int(state.over), int(state.step)
-        _improve(graph, moves, trials, problem.bound)
-        if state.best_over == over and (step - state.best_step) * _GAIN <= step:
-            break
+        improve(with_payers(problem, begun), moves, trials, problem.bound)
     best: Ints = moves.places.best.copy()
     return best
 
@@ -139,7 +120,7 @@ def begin(graph: Graph, moves: Moves) -> None:
 
 
 @kernel
-def _improve(graph: Graph, moves: Moves, trials: int, bound: int) -> None:
+def improve(graph: Graph, moves: Moves, trials: int, bound: int) -> None:
     state, places, count = moves.state[0], moves.places, len(moves.places)
     measure(graph, moves)
     keep(graph, moves)
@@ -151,10 +132,10 @@ def _improve(graph: Graph, moves: Moves, trials: int, bound: int) -> None:
             break
         left = 1000 - 1000 * trial // trials
         room = state.best_step * state.margin * left // 1000000 * left // 1000
-        _first_move(graph, moves)
-        for _more in range(_drawn(moves, 4) - 1):
-            if not _drawn(moves, 2):
-                _move(graph, moves, state.first + _drawn(moves, count - 1 - state.first), _drawn(moves, 2))
+        first_move(graph, moves, 0)
+        for _more in range(drawn(moves, 4) - 1):
+            if not drawn(moves, 2):
+                move(graph, moves, state.first + drawn(moves, count - 1 - state.first), drawn(moves, 2))
         if allowed(graph, moves):
             measure(graph, moves)
             if state.new_run <= state.most_run and _no_worse(
@@ -168,7 +149,7 @@ def _improve(graph: Graph, moves: Moves, trials: int, bound: int) -> None:
 
 
 @compiled
-def _drawn(moves: Moves, below: int) -> int:
+def drawn(moves: Moves, below: int) -> int:
     """A number from 0 on."""
     state = moves.state[0]
     state.random = (state.random * 1103515245 + 12345) & 0x7FFFFFFF
@@ -201,26 +182,29 @@ def _no_worse(state: Records, over: int, excess: int, step: int, run: int, most:
 
 
 @compiled
-def _first_move(graph: Graph, moves: Moves) -> None:
-    """Where compute stalls: the launch sooner, the wait later, or what comes behind it sooner; else anything."""
+def first_move(graph: Graph, moves: Moves, placed: int) -> None:
+    """Where compute stalls: the launch sooner, the wait later, or what comes behind it sooner; else anything.
+
+    placed: whether ``moves.nodes`` have their places.
+    """
     state, places, count = moves.state[0], moves.places, len(moves.places)
-    place = state.first + _drawn(moves, count - 1 - state.first)
-    if not state.stalls or _drawn(moves, 2):
-        _move(graph, moves, place, _drawn(moves, 2))
+    place = state.first + drawn(moves, count - 1 - state.first)
+    if not state.stalls or drawn(moves, 2):
+        move(graph, moves, place, drawn(moves, 2))
         return
-    left = _drawn(moves, 1 << 20) * state.stalls >> 20
+    left = drawn(moves, 1 << 20) * state.stalls >> 20
     place = state.first
     while place < count - 2 and left >= places[place].stall:
         left -= places[place].stall
         place += 1
-    which = _drawn(moves, 4)
+    which = drawn(moves, 4)
     launch = graph.nodes[places[place].node].waited
     if which == 0 and launch >= 0 and not graph.nodes[launch].placeholder:
-        for at in range(count):
+        for at in range(0 if placed else count):
             moves.nodes[places[at].node].place = at
-        _move(graph, moves, moves.nodes[launch].place, 0)
+        move(graph, moves, moves.nodes[launch].place, 0)
     elif which == 1:
-        _move(graph, moves, place, 1)
+        move(graph, moves, place, 1)
     else:  # what stands behind the stall, to the stall or ahead of it
         sooner(graph, moves, min(count - 2, place + 1 + _far(moves, count)), place - (which - 2) * _far(moves, count))
 
@@ -231,11 +215,11 @@ def _far(moves: Moves, count: int) -> int:
     bits = 0
     while count >> bits:
         bits += 1
-    return _drawn(moves, 1 << _drawn(moves, bits))
+    return drawn(moves, 1 << drawn(moves, bits))
 
 
 @compiled
-def _move(graph: Graph, moves: Moves, place: int, put_off: int) -> None:
+def move(graph: Graph, moves: Moves, place: int, put_off: int) -> None:
     distance = 1 + _far(moves, len(moves.places))
     if put_off:
         later(graph, moves, place, place + distance)
@@ -289,7 +273,8 @@ def later(graph: Graph, moves: Moves, place: int, to: int) -> None:
 @compiled
 def _parted(moves: Moves, begin: int, end: int, mark: int) -> None:
     """First those with this mark, then the others, each in their order."""
-    places, nodes, at = moves.places, moves.nodes, begin
+    places, nodes, at, state = moves.places, moves.nodes, begin, moves.state[0]
+    state.begin, state.end = min(state.begin, begin), max(state.end, end)
     for place in range(begin, end):
         node = places[place].node
         if nodes[node].mark == mark:

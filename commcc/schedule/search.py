@@ -35,8 +35,8 @@ that go far ahead take the turn of reduce-scatters. Runs of compute that are lef
 the step longer (:mod:`commcc.schedule.runs`), and compute moves from the longest runs to others
 (:mod:`commcc.schedule.evened`). Last, nodes are moved together with what they need or what needs them, at random, as
 far as that helps (:mod:`commcc.schedule.moves`): on graphs of fewer than 3000 nodes in all orders that were best, so
-that more effort stays no worse; on larger ones in the best one, where it is more than 0.5 % above the bound, for as
-long as every few hundred trials gain something.
+that more effort stays no worse; on larger ones, by :func:`polished`, in the one that ``reorder`` writes
+(:mod:`commcc.schedule.stretches`).
 
 On graphs of 3000 nodes or more, where each schedule takes milliseconds, less is tried. Where three other orders have
 the step of the best one to the ns, something other than the order stands in front of a shorter one: a round ends after
@@ -59,10 +59,11 @@ from commcc.base.progress import detail
 from commcc.schedule.evened import evened
 from commcc.schedule.in_order import in_order
 from commcc.schedule.judge import late as late_order
-from commcc.schedule.moves import SHORT, improved, improved_in_rounds
+from commcc.schedule.moves import SHORT, improved
 from commcc.schedule.result import BEST, LATE, LINE, OWN, Rank, SearchResult, Setting, Start, priced, result_of
 from commcc.schedule.runs import Cutter
 from commcc.schedule.scheduler import Policy, schedule
+from commcc.schedule.stretches import improved_in_rounds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -125,8 +126,8 @@ _CUTS = (4, 6, 8, 12, 16, 24, 32)
 #: Trials of moves from one order: at most _TRIALS, and no more than look at _TRIED_NODES nodes in all. Graphs of
 #: _MOVED_NODES nodes or more get fewer.
 _TRIALS, _TRIED_NODES, _MOVED_NODES = 16_000, 3_000_000, 3000
-#: On larger graphs, for the best order: trials in a round of moves, and rounds at most.
-_ROUND_TRIALS, _ROUNDS = 250, 16
+#: On larger graphs, for the best order: a round of moves at most for so much effort; above the usual one, all of them.
+_EFFORT_OF_ROUND, _USUAL = 8, 76
 #: A step counts as the same if it is longer by at most one part in this many: a wait that moves takes a few ns.
 _SAME = 100_000
 #: Where no order meets the budget: budgets that are tried besides, in permille of the graph's own peak, with so many
@@ -192,6 +193,21 @@ def search_once(problem: Problem, limits: Limits, effort: int, hopeless: int | N
     if not _unfinished(problem, result, hopeless):
         _last = weakref.ref(problem.costs), asked, result
     return result
+
+
+def polished(problem: Problem, limits: Limits, best: SearchResult, effort: int) -> SearchResult:
+    """On a graph too large for moves in :func:`search`, an order more than 0.5 % above the bound after moves that each
+    change a stretch of it, for as long as they gain, with more effort than usual until that is spent; else the same.
+    """
+    over = limits.budget is not None and best.peak_bytes > limits.budget
+    far = best.step_ns * 1000 > problem.bound * (1000 + _FAR)
+    if len(problem.index) < _MOVED_NODES or not (far or over):
+        return best
+    rounds = -(-effort // _EFFORT_OF_ROUND)
+    order = improved_in_rounds(problem, limits, best.nodes, rounds, patient=effort > _USUAL)
+    moved = replace(priced(problem, result_of(problem, order, best.tried, best.settings)), lined=best.lined)
+    above = [max(0, each.peak_bytes - (limits.budget or each.peak_bytes)) for each in (moved, best)]
+    return moved if (above[0], moved.step_ns) < (above[1], best.step_ns) else best
 
 
 def _copies(problem: Schedulable) -> bool:
@@ -357,16 +373,11 @@ class _Search:
 
     def move(self, orders: Sequence[SearchResult]) -> None:
         """Improve orders by moves: all that were best, since with more effort the last of them would be another one."""
-        problem, best = self.problem, self.best
-        if best.step_ns <= problem.bound and not self._missed():
+        count = len(self.problem.index)
+        if (self.best.step_ns <= self.problem.bound and not self._missed()) or count >= _MOVED_NODES:
             return
-        if len(problem.index) < _MOVED_NODES:
-            for result in dict.fromkeys(orders):
-                self.best = min(self.best, self._moved(result, self.limits), key=self._rank)
-        elif self.far(_FAR) or self._missed():
-            order = improved_in_rounds(problem, self.limits, best.nodes, _ROUND_TRIALS, _ROUNDS)
-            moved = priced(problem, result_of(problem, order, best.tried, best.settings))
-            self.best = min(best, replace(moved, lined=best.lined), key=self._rank)
+        for result in dict.fromkeys(orders):
+            self.best = min(self.best, self._moved(result, self.limits), key=self._rank)
 
     def _moved(self, result: SearchResult, limits: Limits, *, lower: bool = False) -> SearchResult:
         trials = min(_TRIALS, _TRIED_NODES // max(1, len(self.problem.index)))

@@ -1,0 +1,106 @@
+"""Moves that work out anew only the stretch they change: the same orders, to the node, as those that work out all."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from commcc.graph.index import build_index
+from commcc.graph.memory import live_bytes
+from commcc.passes.base import PlanContext
+from commcc.passes.reorder import Reorder
+from commcc.schedule import Limits, Problem, polished, search
+from commcc.schedule.judge import judge
+from commcc.schedule.moves import Moves, begin, improve, with_payers
+from commcc.serialization import load
+from commcc.timing.cost import load_model
+from commcc.timing.simulate import Simulator
+from tests.schedule_graphs import check_order, scheduled_graph
+from tests.test_schedule import limits_of, shuffled
+
+SAMPLES = Path(__file__).parents[1] / "sample_graphs"
+LIMITS = ((None, None, None), (0, None, None), (30, 2, 3), (None, 1, None), (None, None, 1), (10, 1, 2))
+stretches = importlib.import_module("commcc.schedule.stretches")
+searching = importlib.import_module("commcc.schedule.search")
+
+
+def all_anew(problem, limits, order, trials):
+    """What is kept, and its step, where each trial works out all of the order."""
+    moves = Moves.of(problem, limits, order)
+    improve(with_payers(problem, order), moves, trials, problem.bound)
+    return moves.places.kept.tolist(), int(moves.state[0].step)
+
+
+def by_stretches(problem, limits, order, trials):
+    """The same by stretches; None for orders and graphs that these are not for."""
+    moves, graph = Moves.of(problem, limits, order), with_payers(problem, order)
+    begin(graph, moves)
+    resized = graph.rows[len(order)].resized > graph.rows[0].resized
+    if moves.state[0].over or resized or not stretches._allowed(graph, moves):
+        return None
+    known = stretches.Known.of(graph, moves)
+    stretches.improve_stretches(graph, moves, known, trials, problem.bound)
+    assert moves.places.kept.tolist() == moves.places.node.tolist()
+    return moves.places.kept.tolist(), int(moves.state[0].step)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_random_graphs(seed):
+    problem = Problem(*scheduled_graph(seed))
+    compared = 0
+    for more, flights, prefetch in LIMITS:
+        limits = limits_of(problem, more, flights, prefetch)
+        for base in (np.arange(len(problem.index)), np.array(shuffled(problem, seed))):
+            found = by_stretches(problem, limits, base, 300)
+            compared += found is not None
+            assert found in (None, all_anew(problem, limits, base, 300))
+    rows = problem.graph.rows
+    assert compared >= 6 or rows[len(problem.index)].resized > rows[0].resized
+
+
+@pytest.mark.parametrize("name", ["tiny_llama_fsdp4_bw", "tiny_moe_ep2_bw", "tiny_deepseek_fsdp4_ep2"])
+@pytest.mark.parametrize("cost", ["h100", "a100,slowdown=1.4,share_link=all"])
+def test_samples(name, cost):
+    index, model = build_index(load(SAMPLES / f"{name}.fx.txt.gz")), load_model(cost)
+    problem = Problem(index, model.price(index))
+    for budget in (None, live_bytes(index).peak_bytes):
+        limits = Limits(budget, None, 40)
+        order = np.arange(len(index))
+        assert by_stretches(problem, limits, order, 800) == all_anew(problem, limits, order, 800)
+
+
+def test_kernels_and_plain_python_make_the_same(monkeypatch):
+    problem = Problem(*scheduled_graph(5))
+    limits, order = limits_of(problem, 10, 2, 4), np.arange(len(problem.index))
+    compiled = by_stretches(problem, limits, order, 60)
+    for name in ("improve_stretches", "_begin"):
+        monkeypatch.setattr(stretches, name, getattr(stretches, name).python)
+    assert by_stretches(problem, limits, order, 60) == compiled
+
+
+def test_a_large_graph_is_polished_within_its_limits():
+    program, model = load(SAMPLES / "llama3_8b_fsdp64_bw.fx.txt.gz"), load_model("h100,fused=no,slowdown=1.3")
+    context = PlanContext.of(program, model)
+    problem = Problem(context.index, context.costs)
+    limits = Reorder().limits(live_bytes(context.index).peak_bytes)
+    order = search(problem, limits, 1)
+    for effort in (76, 77):
+        better = polished(problem, limits, order, effort)
+        check_order(context.index, better.order)
+        assert better.step_ns == Simulator(context.index, problem.costs).run(better.order).step_ns <= order.step_ns
+        assert better.peak_bytes <= max(limits.budget, order.peak_bytes)
+        assert better.longest_run == judge(problem.graph, better.nodes).longest_run <= max(4, order.longest_run)
+
+
+def test_only_what_is_far_from_the_bound_is_polished(monkeypatch):
+    index, costs = scheduled_graph(5)
+    problem = Problem(index, costs)
+    found = search(problem, Limits(), 4)
+    monkeypatch.setattr(searching, "improved_in_rounds", None)
+    assert polished(problem, Limits(), found, 76) is found, "small graphs have had their moves"
+    monkeypatch.setattr(searching, "_MOVED_NODES", 0)
+    monkeypatch.setattr(searching, "_FAR", 1 << 40)
+    assert polished(problem, Limits(), found, 76) is found
