@@ -83,8 +83,8 @@ class Reorder(Pass):
     memory_budget: str | float | None = budget_option("peak memory")
     effort: int = option(
         76,
-        "schedules to try at most; on graphs of 3000 nodes or more 64 moves for each of them too; more take longer and "
-        "are hardly ever worse",
+        "schedules to try at most; on graphs of 3000 nodes or more 100 moves for each of them, too; more take longer "
+        "and are hardly ever worse",
         minimum=1,
     )
     control_deps: bool = option(
@@ -115,7 +115,8 @@ class Reorder(Pass):
                 hint=f"the graph's own peak is {_gib(before.peak_bytes)}",
             )
         limits = self.limits(budget)
-        best = polished(problem, limits, search_once(problem, limits, self.effort), self.effort)
+        best = search_once(problem, limits, self.effort)
+        best = polished(problem, limits, best, self.effort, patient=context.first is not None)
         edges, left = control_edges(index, best.order) if self.control_deps else ((), ())
         report = _report(problem, limits, best, before.peak_bytes)
         return Plan(

@@ -63,7 +63,7 @@ from commcc.schedule.moves import SHORT, improved
 from commcc.schedule.result import BEST, LATE, LINE, OWN, Rank, SearchResult, Setting, Start, priced, result_of
 from commcc.schedule.runs import Cutter
 from commcc.schedule.scheduler import Policy, schedule
-from commcc.schedule.stretches import improved_in_rounds
+from commcc.schedule.stretches import TRIALS, improved_in_rounds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -126,8 +126,9 @@ _CUTS = (4, 6, 8, 12, 16, 24, 32)
 #: Trials of moves from one order: at most _TRIALS, and no more than look at _TRIED_NODES nodes in all. Graphs of
 #: _MOVED_NODES nodes or more get fewer.
 _TRIALS, _TRIED_NODES, _MOVED_NODES = 16_000, 3_000_000, 3000
-#: On larger graphs, for the best order: a round of moves at most for so much effort; above the usual one, all of them.
-_EFFORT_OF_ROUND, _USUAL = 8, 76
+#: On larger graphs, for the order that is written: trials for each schedule of the effort; idle rounds that end them,
+#: more of these at the edge of the budget where other passes came before, all with more than the usual effort.
+_TRIALS_OF_EFFORT, _IDLE, _IDLE_AT_EDGE, _USUAL = 100, 1, 4, 76
 #: A step counts as the same if it is longer by at most one part in this many: a wait that moves takes a few ns.
 _SAME = 100_000
 #: Where no order meets the budget: budgets that are tried besides, in permille of the graph's own peak, with so many
@@ -195,16 +196,22 @@ def search_once(problem: Problem, limits: Limits, effort: int, hopeless: int | N
     return result
 
 
-def polished(problem: Problem, limits: Limits, best: SearchResult, effort: int) -> SearchResult:
+def polished(
+    problem: Problem, limits: Limits, best: SearchResult, effort: int, *, patient: bool = False
+) -> SearchResult:
     """On a graph too large for moves in :func:`search`, an order more than 0.5 % above the bound after moves that each
     change a stretch of it, for as long as they gain, with more effort than usual until that is spent; else the same.
+
+    patient: at the edge of the budget, a few rounds without a gain do not end them.
     """
     over = limits.budget is not None and best.peak_bytes > limits.budget
     far = best.step_ns * 1000 > problem.bound * (1000 + _FAR)
     if len(problem.index) < _MOVED_NODES or not (far or over):
         return best
-    rounds = -(-effort // _EFFORT_OF_ROUND)
-    order = improved_in_rounds(problem, limits, best.nodes, rounds, patient=effort > _USUAL)
+    rounds = -(-effort * _TRIALS_OF_EFFORT // TRIALS)
+    edge = limits.budget is not None and best.peak_bytes * 1000 > limits.budget * _EDGE
+    idle = rounds if effort > _USUAL else _IDLE_AT_EDGE if edge and patient else _IDLE
+    order = improved_in_rounds(problem, limits, best.nodes, rounds, idle)
     moved = replace(priced(problem, result_of(problem, order, best.tried, best.settings)), lined=best.lined)
     above = [max(0, each.peak_bytes - (limits.budget or each.peak_bytes)) for each in (moved, best)]
     return moved if (above[0], moved.step_ns) < (above[1], best.step_ns) else best

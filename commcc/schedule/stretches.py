@@ -76,22 +76,24 @@ class Known(NamedTuple):
         return known
 
 
-def improved_in_rounds(problem: Problem, limits: Limits, order: Ints, rounds: int, *, patient: bool = False) -> Ints:
-    """The best order after a round of :data:`TRIALS`, and after others for as long as each gains more than one part in
-    :data:`_GAIN` of the step, or saves memory above the budget. patient: after all rounds, whatever they gain.
+def improved_in_rounds(problem: Problem, limits: Limits, order: Ints, rounds: int, idle: int) -> Ints:
+    """The best order after rounds of :data:`TRIALS`. They end after so many ``idle`` ones in a row, that gained no more
+    than one part in :data:`_GAIN` of the step and saved no memory above the budget.
     """
     moves, graph = Moves.of(problem, limits, order), with_payers(problem, order)
     state, count = moves.state[0], len(graph.nodes)
     begin(graph, moves)
     resized = graph.rows[count].resized > graph.rows[0].resized
     known = None if state.over or resized or not _allowed(graph, moves) else Known.of(graph, moves)
+    since = 0
     for _ in range(rounds if count - state.first > 2 else 0):
         over, step = int(state.over), int(state.step)
         if known is None:
             improve(graph, moves, TRIALS, problem.bound)
         else:
             improve_stretches(graph, moves, known, TRIALS, problem.bound)
-        if not patient and state.over == over and (step - state.step) * _GAIN <= step:
+        since = since + 1 if state.over == over and (step - state.step) * _GAIN <= step else 0
+        if since == idle:
             break
     kept: Ints = moves.places.kept.copy()
     return kept
