@@ -483,6 +483,28 @@ def test_a_module_that_can_be_imported(tmp_path, capsys):
 
 
 @pytest.mark.full
+def test_what_the_function_has_compiled_runs_as_it_is_written(tmp_path):
+    """Kernels of Inductor would look for the values of tensors that have none."""
+    (tmp_path / "mask.py").write_text(
+        "import torch\nfrom torch.distributed.fsdp import fully_shard\n"
+        "from torch.nn.attention.flex_attention import create_block_mask\n"
+        "masked = torch.compile(create_block_mask)\n"
+        "def build(mesh):\n"
+        "    model = torch.nn.Linear(8, 8)\n"
+        "    fully_shard(model, mesh=mesh['dp'])\n"
+        "    at = torch.zeros(1, 256, dtype=torch.int64)\n"
+        "    same = lambda b, h, q, k: (q >= k) & (at[b, q] == at[b, k])\n"
+        "    masked(same, 1, None, 256, 256, device='cpu')\n"
+        "    return model, (torch.ones(2, 8),)\n"
+    )
+    out = tmp_path / "graphs"
+    asked = ["capture", f"{tmp_path / 'mask.py'}:build", "--mesh", "dp=2", "--level", "aot", "-o", str(out)]
+    assert run([*asked, "--graphs", "forward", "--device", "cpu"]) == 0
+    (written,) = out.glob("*.gz")
+    assert [node.name for node in load(written).graph.nodes if node.op == "call_function"]
+
+
+@pytest.mark.full
 def test_a_process_that_dies_is_said(tmp_path):
     (tmp_path / "dies.py").write_text("import os\nos._exit(7)\n")
     with pytest.raises(InputError, match="the process that captures ended with exit code 7"):

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 from torch.distributed.tensor import DTensor, Shard
 
@@ -117,7 +118,9 @@ def call_it(function: Callable[..., Any], mesh: Any, target: str, inputs: tuple[
         inspect.signature(function).bind(mesh)
     except TypeError as error:
         raise InputError(f"it is called with the mesh alone: {error}", where=target) from None
-    with explained(f"calling {target}", [target], without_values=_BUILT_HINT):
+    # What it has compiled, as for the mask of attention, would run kernels on tensors that have no values.
+    eager = torch.compiler.set_stance("force_eager")
+    with explained(f"calling {target}", [target], without_values=_BUILT_HINT), eager:
         value = function(mesh)
     return _subject(value, target, inputs)
 
