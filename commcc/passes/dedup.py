@@ -148,7 +148,9 @@ class _Shorter:
     def __init__(self, dedup: Dedup, context: PlanContext) -> None:
         from commcc.passes.reorder import Reorder
 
-        self.dedup, self.context = dedup, context
+        costs = context.costs  # once: it is worked out each time that it is asked for
+        assert context.model is not None and costs is not None
+        self.dedup, self.context, self.model, self.costs = dedup, context, context.model, costs
         reorder, self.budget = Reorder(memory_budget=dedup.memory_budget), context.budget(dedup.memory_budget)
         self.limits, self.effort = reorder.limits(self.budget), reorder.effort
 
@@ -159,20 +161,17 @@ class _Shorter:
         """
         from commcc.schedule import search_once
 
-        index, costs, problem = self.context.index, self.context.costs, self._problem()
-        assert costs is not None
-        computed = (0 if node in index.launches else ns for node, ns in enumerate(costs.ns))
+        index, problem, best = self.context.index, self._problem(), None
+        computed = (0 if node in index.launches else ns for node, ns in enumerate(self.costs.ns))
         nearness = _Nearness((0, *accumulate(computed)), -1)
         few, before = self._glanced(problem), search_once(problem, self.limits, self.effort)
-        best = nothing = self.dedup.draft(self.context, same, nearness)
         best_ns, enough, fewest = before.step_ns, _shorter(before.step_ns), _shorter(few.step_ns)
         pairs = [pair for each in everything.duplicates for pair in pairwise((each.keep, *each.drop))]
         gaps = sorted(nearness.between(*pair) for pair in pairs)
-        seen = [nothing.duplicates]
+        seen: list[list[Duplicate]] = [[]]
         for part in _PARTS if nearness.at[-1] < enough else ():  # what compute takes, no step is shorter than
-            draft = self.dedup.draft(
-                self.context, same, replace(nearness, reach=_ABOUT * gaps[(len(gaps) - 1) // part])
-            )
+            reach = _ABOUT * gaps[(len(gaps) - 1) // part]
+            draft = self.dedup.draft(self.context, same, replace(nearness, reach=reach)) if part > 1 else everything
             if draft.duplicates in seen:
                 continue
             seen.append(draft.duplicates)
@@ -182,6 +181,7 @@ class _Shorter:
             after = search_once(problem, self.limits, self.effort, enough)
             if self._over(after) <= self._over(before) and after.step_ns <= min(best_ns - 1, enough):
                 best, best_ns = draft, after.step_ns
+        best = best or self.dedup.draft(self.context, same, nearness)
         return best, {"before": before.step_ns / 1e6, "after": best_ns / 1e6}
 
     def _problem(self, removal: Removal | None = None) -> Problem:
@@ -189,9 +189,8 @@ class _Shorter:
         from commcc.schedule import Problem
         from commcc.schedule.merged import without
 
-        index, model, costs = self.context.index, self.context.model, self.context.costs
-        assert model is not None and costs is not None
-        return Problem(index, costs) if removal is None else Problem(*without(index, model, removal))
+        index = self.context.index
+        return Problem(index, self.costs) if removal is None else Problem(*without(index, self.model, removal))
 
     def _glanced(self, problem: Problem) -> SearchResult:
         from commcc.schedule.search import glance

@@ -170,9 +170,8 @@ class RowRules:
         """A number of rows and a constant more or less, as a range over it is written: ``(n - 0 + 1 - 1) // 1``."""
         if len(node.args) != 2 or type(node.args[1]) is not int or node.kwargs:
             return None
-        (number, step), target = node.args, node.target
-        kind = self.of(number)
-        if not isinstance(kind, Number) or not isinstance(step, int):
+        kind, step, target = self.of(node.args[0]), node.args[1], node.target
+        if not isinstance(kind, Number):
             return None
         what, more = kind.what[1:] if kind.what[0] == "stepped" else (kind.what, 0)
         if target in (operator.floordiv, operator.mul) and step == 1 and not more:

@@ -39,10 +39,7 @@ def identical(before: Program, after: Program) -> bool:
     one_root = before.root is after.root
     twin: dict[Any, fx.Node] = {}
     for a, b in zip(old, new, strict=True):
-        target = a.target is b.target or (isinstance(a.target, str) and a.target == b.target)
-        if (a.op, a.name) != (b.op, b.name) or not target or not (one_root or a.op != "get_attr"):
-            return False
-        if not (_same(a.args, b.args, twin) and _same(a.kwargs, b.kwargs, twin)):
+        if not _same_node(a, b, twin) or not (one_root or a.op != "get_attr"):
             return False
         if ("val" in a.meta) != ("val" in b.meta) or not _same(a.meta.get("val"), b.meta.get("val"), twin):
             return False
@@ -72,10 +69,7 @@ def _alike_graphs(
     if len(before[0].nodes) != len(after[0].nodes):
         return False
     for a, b in zip(before[0].nodes, after[0].nodes, strict=True):
-        target = a.target is b.target or (isinstance(a.target, str) and a.target == b.target)
-        if (a.op, a.name) != (b.op, b.name) or not target:
-            return False
-        if not (_same(a.args, b.args, twin) and _same(a.kwargs, b.kwargs, twin)):
+        if not _same_node(a, b, twin):
             return False
         twin[a] = b
         if a.op == "get_attr" and not _alike_held(attribute(before[1], a), attribute(after[1], b), memory):
@@ -91,6 +85,13 @@ def _alike_held(a: Any, b: Any, memory: tuple[list[int], list[int]]) -> bool:
         return True
     graphs = isinstance(a, fx.GraphModule) and isinstance(b, fx.GraphModule)
     return graphs and _alike_graphs((a.graph, a), (b.graph, b), memory)
+
+
+def _same_node(a: fx.Node, b: fx.Node, twin: Mapping[fx.Node, fx.Node]) -> bool:
+    """Whether two nodes have the same name, target and arguments."""
+    target = a.target is b.target or (isinstance(a.target, str) and a.target == b.target)
+    named = (a.op, a.name) == (b.op, b.name) and target
+    return named and _same(a.args, b.args, twin) and _same(a.kwargs, b.kwargs, twin)
 
 
 def _same(a: Any, b: Any, twin: Mapping[fx.Node, fx.Node]) -> bool:
