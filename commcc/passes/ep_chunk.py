@@ -105,8 +105,8 @@ class EpChunk(Pass):
     name: ClassVar[str] = "ep-chunk"
     summary: ClassVar[str] = "cut the tokens of modules with expert parallelism in chunks"
 
-    modules: str | tuple[str, ...] = option(
-        ("layers.*.moe",), "modules to cut: paths, '*' for any name, '[0-5]' for numbers"
+    modules: str | tuple[str, ...] | None = option(
+        None, "modules to cut: paths, '*' for any name, '[0-5]' for numbers", none="those that exchange tokens"
     )
     chunks: int | str = option(2, "in how many chunks; auto lets the simulator choose", minimum=1, choices=("auto",))
     dim: str = option("batch", "what is cut: batch (dimension 0) or seq (the sequence)", choices=DIMS)
@@ -114,7 +114,7 @@ class EpChunk(Pass):
     def problems(self) -> Iterator[str]:
         """Patterns that no module can match."""
         yield from (f"modules: {problem}" for problem in syntax_problems(self._modules()))
-        if not self._modules():
+        if self.modules is not None and not self._modules():
             yield "modules: name at least one"
         if self.dim not in DIMS:  # of a pass that no text said
             yield f"dim: no '{self.dim}'{closest(self.dim, list(DIMS))}"
@@ -144,7 +144,7 @@ class EpChunk(Pass):
                 skipped=tuple(cut.skipped),
                 by_annotation=cut.annotated,
                 tried_ms=tried,
-                remarks=(_NO_BACKWARD,) if cut.directionless else None,
+                remarks=(*((_NO_BACKWARD,) if cut.directionless else ()), *cut.left) or None,
             ),
         )
 
@@ -166,7 +166,7 @@ class EpChunk(Pass):
         return chunks, cuts.get(chunks, cuts[CANDIDATES[0]]), {str(n): milliseconds(ns) for n, ns in steps.items()}
 
     def _modules(self) -> tuple[str, ...]:
-        return (self.modules,) if isinstance(self.modules, str) else self.modules
+        return (self.modules,) if isinstance(self.modules, str) else self.modules or ()
 
 
 def _step_ns(program: Program, index: GraphIndex, model: CostModel, regions: tuple[ChunkedRegion, ...]) -> int:

@@ -18,8 +18,8 @@ from commcc.ep.chunk.leaving import JOINT, check_widened, kept_whole, leaving
 from commcc.ep.chunk.outside import counted_outside
 from commcc.ep.chunk.refuse import Refused, described, named, refuse, shape_text
 from commcc.ep.chunk.region import Trial
-from commcc.ep.chunk.roots import roots_of
-from commcc.ep.chunk.view import view_of
+from commcc.ep.chunk.roots import kinds_around, roots_of
+from commcc.ep.chunk.view import is_in, view_of
 from commcc.graph import ops
 from commcc.graph.annotations import is_tangent
 from commcc.plan import ChunkedRegion, Cut, Resize
@@ -46,17 +46,22 @@ _NOT_AHEAD = (
 @dataclass(frozen=True)
 class Chunks:
     """regions: in graph order. skipped: modules that were named but exchange nothing. annotated: see ``Roots``.
-    directionless: a module exchanges more than a forward pass does, and no node is known to be backward.
+    directionless: a module exchanges more than a forward pass does, and no node is known to be backward. left: where no
+    modules were named, why some that exchange tokens cannot be cut.
     """
 
     regions: tuple[ChunkedRegion, ...]
     skipped: tuple[str, ...]
     annotated: bool
     directionless: bool
+    left: tuple[str, ...] = ()
 
 
 def plan_chunks(program: Program, index: GraphIndex, patterns: Sequence[str], chunks: int, policy: str) -> Chunks:
-    """The regions to cut in ``chunks`` parts. Raises :class:`InputError` for whatever cannot be."""
+    """The regions to cut in ``chunks`` parts; without patterns, of the modules around exchanges.
+
+    Raises :class:`InputError` for whatever cannot be; without patterns, where nothing can be.
+    """
     view = view_of(program, index)
     done = next((i for i, note in enumerate(view.notes) if note.role == "body"), None)
     if done is not None:
@@ -65,15 +70,54 @@ def plan_chunks(program: Program, index: GraphIndex, patterns: Sequence[str], ch
             where="ep-chunk",
             hint="go on with ep-schedule",
         )
-    roots = roots_of(view, patterns)
-    _check_whole(view)
-    regions = [region for root in roots.modules for region in _with_counts(view, root, chunks, policy)]
+    skipped: tuple[str, ...] = ()
+    left: list[str] = []
+    if patterns:
+        roots = roots_of(view, patterns)
+        _check_whole(view)
+        skipped, annotated = roots.skipped, roots.annotated
+        regions = _regions_of(view, roots.modules, chunks, policy)
+    else:
+        kinds = kinds_around(view)
+        _check_whole(view)
+        annotated = not any(map(view.exchanges, range(len(index))))
+        regions, left = _around_exchanges(view, kinds, chunks, policy)
     # A forward pass dispatches once, and combines once; the backward pass does so again, the other way round.
     told = any(note.backward for note in view.notes)
     labels = [[view.notes[n].exchange for n in region.body if view.exchanges(n)] for region in regions]
     twice = any(label is not None and own.count(label) > 1 for own in labels for label in own)
     ordered = tuple(sorted(regions, key=lambda r: r.body[0]))
-    return Chunks(ordered, roots.skipped, roots.annotated, twice and not told)
+    return Chunks(ordered, skipped, annotated, twice and not told, tuple(left))
+
+
+def _around_exchanges(
+    view: View, kinds: Sequence[Sequence[tuple[str, ...]]], chunks: int, policy: str
+) -> tuple[list[ChunkedRegion], list[str]]:
+    """Regions of each kind of modules, at the outermost level that can be cut, and why other kinds cannot."""
+    regions: list[ChunkedRegion] = []
+    errors: list[InputError] = []
+    for levels in kinds:
+        within = [region.root for region in regions]
+        if any(is_in(module, root) for module in levels[-1] for root in within):
+            continue
+        found, refused = list[ChunkedRegion](), list[InputError]()
+        for modules in levels:
+            try:
+                found = _regions_of(view, modules, chunks, policy)
+            except InputError as error:
+                refused.append(error)
+            if found:
+                break
+        else:
+            errors += refused[:1]
+        regions += found
+    if not regions and errors:
+        raise errors[0]
+    return regions, [f"left whole: {error}" for error in errors]
+
+
+def _regions_of(view: View, roots: Sequence[str], chunks: int, policy: str) -> list[ChunkedRegion]:
+    return [region for root in roots for region in _with_counts(view, root, chunks, policy)]
 
 
 def _check_whole(view: View) -> None:

@@ -63,7 +63,7 @@ class View:
     numbering: frozenset[fx.Node]
 
     def within(self, node: int, root: str) -> bool:
-        return _is_in(self.notes[node].module, root)
+        return is_in(self.notes[node].module, root)
 
     def with_inside(self, nodes: Collection[int], root: str) -> View:
         """The same with these nodes in module ``root``, whatever module they are of."""
@@ -75,7 +75,7 @@ class View:
 
     def near(self, root: str) -> list[int]:
         """Nodes that can be in a region of ``root``: those inside, and loose ones; in order."""
-        inside = [node for module, own in self.by_module.items() if _is_in(module, root) for node in own]
+        inside = [node for module, own in self.by_module.items() if is_in(module, root) for node in own]
         return sorted({*inside, *self.loose})
 
     def sharing(self, node: int) -> list[int]:
@@ -97,7 +97,8 @@ class View:
         return launch is not None and launch.kind is Kind.ALL_TO_ALL
 
 
-def _is_in(module: str, root: str) -> bool:
+def is_in(module: str, root: str) -> bool:
+    """Whether a module is another one, or within it."""
     return module == root or module.startswith(root + ".")
 
 

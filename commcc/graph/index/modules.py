@@ -1,7 +1,7 @@
 """The module a node belongs to, from whatever metadata says it.
 
 ``custom["module_fqn"]``, else ``nn_module_stack``, else ``fwd_nn_module_stack``; cleaned of dynamo's
-``L['model'].`` prefix and of ``.parametrizations.*``.
+``L['model'].`` prefix, of ``.parametrizations.*`` and of functions that are wrapped around a method of the module.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ _PARAMETRIZED = re.compile(r"\.parametrizations\..*$")
 #: How Dynamo gets at a module of one that has its own way to look up attributes.
 _TABLE = re.compile(r"(?:\.__dict__\[['\"]_modules['\"]\]|\._modules)(?=\[)")
 _INDEXED = re.compile(r"\[['\"]?(\w+)['\"]?\]")
+#: How Dynamo gets at a module through a function in place of its method: what the function closes over.
+_WRAPPED = re.compile(r"(?:(?:^|\.)\w+)?(?:^|\.)__closure__\.\d+\.cell_contents(?:\.__self__)?")
 
 
 @lru_cache(maxsize=4096)
 def clean_path(path: str) -> str:
     """``L['model'].layers[0].wq.parametrizations.weight.0`` -> ``layers.0.wq``."""
-    path = _PARAMETRIZED.sub("", _ROOT.sub("", _TABLE.sub("", path)))
-    return _INDEXED.sub(r".\1", path).strip(".")
+    path = _INDEXED.sub(r".\1", _PARAMETRIZED.sub("", _ROOT.sub("", _TABLE.sub("", path))))
+    return (_WRAPPED.sub("", path) if "__closure__" in path else path).strip(".")
 
 
 def module_path(meta: Mapping[str, Any]) -> str | None:
