@@ -191,3 +191,105 @@ def test_constants_in_one_memory_are_one_storage():
     index = build_index(g.program())
     a, b, c, _ = index.storages
     assert a == b != c
+
+
+@pytest.mark.parametrize("writes", [False, True])
+def test_another_part_of_a_constant_that_is_shared(writes):
+    def make(at):
+        base = torch.zeros(8, 4)
+        g = Graph()
+        x, held = g.input("x", *SHAPE), g.attribute("c", base)
+        if writes:
+            inside = body(lambda h, a, b: h(aten.clone.default, h(aten.add_.Tensor, b, a)), constant=base[at : at + 4])
+        else:
+            inside = body(lambda h, a, b: h(aten.add.Tensor, a, b), constant=base[at : at + 4])
+            g(aten.copy_.default, g(aten.slice.Tensor, held, 0, 0, 4), x)
+        return g.program(called(g, "s", inside, x), g(aten.sum.dim_IntList, held, [1]))
+
+    proved(make(0), make(0))
+    assert verify(make(0), make(4)).status != "proved"
+
+
+def launching(op="sum", group="0", *, conditional=False, calls=1):
+    """A sub-graph without results launches a collective and waits for it."""
+
+    def nothing(launch):
+        g = Graph()
+        x = g.input("a0", *SHAPE)
+        if launch:
+            g.reduce(x, op, group)
+        g.graph.output(())
+        return fx.GraphModule(g.root, g.graph)
+
+    g = Graph()
+    x, wanted = g.input("x", *SHAPE), g.input("p", dtype=torch.bool)
+    s, t = g.attribute("s", nothing(True)), g.attribute("t", nothing(False))
+    for _ in range(calls):
+        if conditional:
+            g(torch.ops.higher_order.cond, wanted, s, t, (x,), val=())
+        else:
+            g(invoke, s, "s", x, val=())
+    return g.program(g(aten.mul.Tensor, x, 2))
+
+
+@pytest.mark.parametrize("conditional", [False, True])
+def test_what_a_call_without_results_launches_is_compared(conditional):
+    before = launching(conditional=conditional)
+    proved(before, launching(conditional=conditional))
+    for other in ({"op": "max"}, {"group": "other"}, {"calls": 0}):
+        after = launching(**{"conditional": conditional, **other})
+        assert verify(before, after).status != "proved", other
+        assert verify(after, before).status != "proved", other
+    # What was launched twice may be launched once, as dedup does, and not the other way round.
+    twice = launching(conditional=conditional, calls=2)
+    undecided(before, twice)
+    assert {note.rule for note in proved(twice, before).notes} == {"dropped"}
+
+
+@pytest.mark.parametrize("used", [False, True])
+def test_a_wait_in_a_sub_graph_whose_result_nobody_needs(used):
+    def make(waits):
+        g = Graph()
+        x = g.input("x", *SHAPE)
+        launch = g(c10d.all_reduce.default, x, "sum", "0")
+        if waits:
+            called(g, "s", body(lambda h, a: h(aten.sin.default, h.wait(a)) if used else h.wait(a)), launch)
+        return g.program(g(aten.mul.Tensor, launch, 2))
+
+    proved(make(True), make(True))
+    assert verify(make(True), make(False)).status != "proved"
+    assert verify(make(False), make(True)).status != "proved"
+
+
+def given_back(how):
+    """A sub-graph gives a view of what it is given, which is x, or y with the same in it, or such a view is copied."""
+    g = Graph()
+    x, y = g.input("x", *SHAPE), g.input("y", *SHAPE)
+    g(aten.copy_.default, y, x)
+    view = body(lambda h, a: h(aten.t.default, a))
+    result = called(g, "s", view, y if how == "y" else x)
+    return g.program(g(aten.clone.default, result) if how == "copy" else result)
+
+
+def test_outputs_in_memory_that_a_sub_graph_gives_back():
+    for how in ("x", "y", "copy"):
+        proved(given_back(how), given_back(how))
+        for other in {"x", "y", "copy"} - {how}:
+            undecided(given_back(how), given_back(other))
+
+
+def test_two_results_of_a_sub_graph_in_one_storage():
+    def make(*, copies):
+        h = Graph()
+        value = h(aten.sin.default, h.input("a0", *SHAPE))
+        h.graph.output((value, h(aten.view.default, value, [16])))
+        g = Graph()
+        x, s = g.input("x", *SHAPE), g.attribute("s", fx.GraphModule(h.root, h.graph))
+        with g.mode:
+            both = g(invoke, s, "s", x, val=(torch.empty(SHAPE), torch.empty(16)))
+        first, second = g(operator.getitem, both, 0), g(operator.getitem, both, 1)
+        return g.program(first, g(aten.clone.default, second) if copies else second)
+
+    for copies in (False, True):
+        proved(make(copies=copies), make(copies=copies))
+        undecided(make(copies=copies), make(copies=not copies))

@@ -1,8 +1,5 @@
-"""What a caller sees: inputs, outputs, constants, what is left in memory, what shares storage, what files declare.
-
-Outputs that hold the same elements must share memory alike in both graphs, and views of inputs must be the same part
-of them. Outputs that are parts of one storage without overlapping, as PyTorch's bucketing returns gradients,
-behave like outputs with storage of their own, but that none is freed before all are: a remark says so.
+"""What a caller sees: inputs, outputs, constants, what is left in memory, what files declare; what shares storage is
+compared by :mod:`commcc.verify.sharing`.
 
 Two ``.pt2`` files must say the same of every input and output (parameters and buffers by name, what is written back and
 where), of trees and guards, and hold the same weights and constants, byte for byte. Names of nodes do not count.
@@ -15,22 +12,21 @@ AFTER may be fixed to sizes; BEFORE is then compared for inputs of that size::
 This is a claim of AFTER, said with the verdict. Symbols are believed where they are a whole size of an input of BEFORE,
 or an input. Comparisons of numbers are evaluated, and asserts of what is true do nothing.
 
-Limits: two inputs are taken not to share storage. Storage offsets count only for outputs that are views of inputs;
-where the place of a view in its storage is not known, it is taken to overlap with all others there.
-A graph from a text has no signature: there is nothing to compare with, which is a remark. Symbols that only one file
-has a range for are not compared. Arithmetic on fixed sizes that :mod:`commcc.verify.explained` does not know is taken
-from the values in BEFORE.
+Limits: a graph from a text has no signature: there is nothing to compare with, which is a remark. Symbols that only one
+file has a range for are not compared. Arithmetic on fixed sizes that :mod:`commcc.verify.explained` does not know is
+taken from the values in BEFORE.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from commcc.base.errors import CommccError
 from commcc.serialization.pt2.contract import contract, differing_entries
 from commcc.serialization.shapes import bounds_of, input_sizes
 from commcc.verify.memory import INITIAL
-from commcc.verify.sizes import Poly, Undecidable, mismatch
+from commcc.verify.sharing import compare_sharing
+from commcc.verify.sizes import Poly, mismatch
 from commcc.verify.terms import Opaque, Tensor, Value, key_of
 
 if TYPE_CHECKING:
@@ -39,10 +35,8 @@ if TYPE_CHECKING:
     from torch import fx
 
     from commcc.graph.program import Program
-    from commcc.verify.contents import Run
-    from commcc.verify.memory import Memory
     from commcc.verify.pair import Pair
-    from commcc.verify.trace import Output, Trace
+    from commcc.verify.trace import Output
     from commcc.verify.verdict import Report
 
 # Inputs and constants
@@ -278,153 +272,6 @@ def _shown(pair: Pair, output: Output) -> str:
     if output.value is None:
         return pair.words.key(output.constant)
     return f"'{output.node}'"
-
-
-# Shared memory
-
-#: ``input``, ``constant`` or ``output``, and its name or path; empty for what is not a tensor.
-Owner: TypeAlias = "tuple[str, str]"
-_NOBODY: Owner = ("", "")
-
-
-def compare_sharing(pair: Pair) -> None:
-    """Report outputs that share memory in another way than in BEFORE."""
-    old, new = pair.before.outputs, pair.after.outputs
-    was, now = _owners(pair.before), _owners(pair.after)
-    apart = _apart(pair, was), _apart(pair, now, after=True)
-    parts: dict[tuple[Owner, bool], list[str]] = {}
-    for i, (a, b) in enumerate(zip(old, new, strict=True)):
-        before, after = was[i], now[i]
-        if not before[0] or not after[0]:
-            continue
-        here = (after[0], pair.renamed.get(after[1], after[1])) if after[0] == "input" else after
-        if before == here:
-            if before[0] in ("input", "constant"):
-                _compare_place(pair, a, b, before)
-            elif before[1] != b.path:
-                _compare_overlap(pair, (a, b), before, (apart[0][i], apart[1][i]))
-        elif apart[0][i] == apart[1][i] and apart[0][i][0] == "output":
-            in_after = here != ("output", b.path)
-            parts.setdefault((here if in_after else before, in_after), []).append(b.path)
-        else:
-            text = f"output {b.path} {_sharing(here, b)}, in BEFORE {_sharing(before, a)}"
-            guess = any(isinstance(output.value, Tensor) and output.value.may_copy for output in (a, b))
-            (pair.report.gap if guess else pair.report.differs)("alias", b.node, text)
-    for (owner, in_after), paths in parts.items():
-        _remark(pair, owner, paths, in_after=in_after)
-
-
-def _compare_overlap(pair: Pair, outputs: tuple[Output, Output], owner: Owner, apart: tuple[Owner, Owner]) -> None:
-    """Two outputs in one storage in both graphs: they overlap in both, or in neither."""
-    if apart[0] == apart[1]:
-        return
-    sure = True
-    for trace, output in zip((pair.before, pair.after), outputs, strict=True):
-        first = next(candidate for candidate in trace.outputs if candidate.path == owner[1])
-        try:
-            sure = sure and trace.memory is not None and bool(_runs(trace.memory, first) + _runs(trace.memory, output))
-        except Undecidable:
-            sure = False
-    text = f"output {outputs[1].path} does not share the same elements with output {owner[1]} as in BEFORE"
-    (pair.report.differs if sure else pair.report.gap)("alias", outputs[1].node, text)
-
-
-def _remark(pair: Pair, owner: Owner, paths: list[str], *, in_after: bool) -> None:
-    shown = ", ".join([owner[1], *paths[:6]]) + (f" and {len(paths) - 6} more" if len(paths) > 6 else "")
-    here, there = ("", "in BEFORE") if in_after else ("in BEFORE ", "now")
-    text = (
-        f"outputs {shown} are {here}parts of one storage that do not overlap, {there} each has storage of its own; "
-        "values are the same, but such memory is freed only when none of them is used any more"
-    )
-    pair.report.note("alias", "output", text)
-
-
-def _sharing(owner: Owner, output: Output) -> str:
-    if owner[0] in ("input", "constant"):
-        return f"is a view of {owner[0]} '{owner[1]}'"
-    if owner == ("output", output.path):
-        return "has storage of its own"
-    return f"shares storage with output {owner[1]}"
-
-
-def _owners(trace: Trace) -> list[Owner]:
-    """For each output that is a tensor, the input, constant or first output whose storage it shares."""
-    first: dict[int, Owner] = {}
-    hidden = [(str(term), value) for term, value in trace.hidden.items()]
-    for kind, entries in (("input", trace.inputs), ("constant", trace.constants.items()), ("hidden", hidden)):
-        for name, value in entries:
-            if isinstance(value, Tensor):
-                first.setdefault(value.root, (kind, name))
-    owners = []
-    for output in trace.outputs:
-        if not isinstance(output.value, Tensor):
-            owners.append(_NOBODY)
-            continue
-        owners.append(first.setdefault(output.value.root, ("output", output.path)))
-    return owners
-
-
-def _apart(pair: Pair, owners: list[Owner], *, after: bool = False) -> list[Owner]:
-    """Owners, where outputs that share storage but no element count as having storage of their own."""
-    trace = pair.after if after else pair.before
-    if trace.memory is None:
-        return owners
-    sharing: dict[int, list[Output]] = {}
-    for output, owner in zip(trace.outputs, owners, strict=True):
-        if isinstance(output.value, Tensor) and owner[0] == "output":
-            sharing.setdefault(output.value.root, []).append(output)
-    first: dict[str, Owner] = {}
-    for outputs in sharing.values():
-        for cluster in _clusters(trace.memory, outputs):
-            first.update(dict.fromkeys(cluster, ("output", cluster[0])))
-    return [first.get(o.path, owner) for o, owner in zip(trace.outputs, owners, strict=True)]
-
-
-def _clusters(memory: Memory, outputs: list[Output]) -> list[list[str]]:
-    """Paths of outputs in one storage, together where they overlap, directly or through others; in their order."""
-    paths = [output.path for output in outputs]
-    if len(paths) < 2:
-        return [paths]
-    try:
-        spans = [(run, i) for i, output in enumerate(outputs) for run in _runs(memory, output)]
-    except Undecidable:
-        return [paths]
-    leader = list(range(len(paths)))
-
-    def root(i: int) -> int:
-        while leader[i] != i:
-            leader[i] = i = leader[leader[i]]
-        return i
-
-    end, last = 0, 0
-    for run, i in sorted(spans):
-        if run.start < end:
-            one, other = root(last), root(i)
-            leader[max(one, other)] = min(one, other)
-        if run.start + run.length >= end:
-            end, last = run.start + run.length, i
-    members: dict[int, list[str]] = {}
-    for i, path in enumerate(paths):
-        members.setdefault(root(i), []).append(path)
-    return list(members.values())
-
-
-def _runs(memory: Memory, output: Output) -> list[Run]:
-    value = output.value
-    if not isinstance(value, Tensor) or value.may_copy:
-        raise Undecidable("a view that may be a copy")
-    return memory.runs(value)
-
-
-def _compare_place(pair: Pair, old: Output, new: Output, owner: Owner) -> None:
-    if not isinstance(old.value, Tensor) or not isinstance(new.value, Tensor):
-        return
-    if pair.before.memory is None or pair.after.memory is None:
-        return
-    was, now = pair.before.memory.where(old.value), pair.after.memory.where(new.value)
-    if (was.content, was.shape) != (now.content, now.shape):
-        text = f"output {new.path} is another part of {owner[0]} '{owner[1]}'"
-        pair.fail("alias", new.node, text, (now.content, was.content))
 
 
 # What is declared

@@ -78,9 +78,11 @@ def _alike_graphs(
 
 
 def _alike_held(a: Any, b: Any, memory: tuple[list[int], list[int]]) -> bool:
-    """Whether ``get_attr`` nodes fetch graphs that are alike, or no graph."""
+    """Whether ``get_attr`` nodes fetch graphs that are alike, or constants that lie alike in their storages."""
     for value, places in zip((a, b), memory, strict=True):
         places.append(value.untyped_storage().data_ptr() if is_plain(value) else id(value))
+    if is_plain(a) != is_plain(b) or (is_plain(a) and not _alike(a, b)):
+        return False
     if not isinstance(a, fx.GraphModule) and not isinstance(b, fx.GraphModule):
         return True
     graphs = isinstance(a, fx.GraphModule) and isinstance(b, fx.GraphModule)

@@ -96,10 +96,10 @@ class Body:
         if self._versions(trace.hidden.values()):
             return ANYTHING
         writes, state = bool(self._versions(self._inputs)), bool(self._versions(trace.constants.values()))
-        return Summary(
-            *(bool(trace.draws), bool(trace.effects or trace.bare), writes, state, *self._shared()),
-            fence=bool(trace.idle or trace.barriers),
-        )
+        # What waits for a launch of somebody else's lets others go on, whether its results are needed or not.
+        fence = bool(trace.idle or trace.barriers)
+        effects = fence or bool(trace.effects or trace.bare)
+        return Summary(bool(trace.draws), effects, writes, state, *self._shared(), fence=fence)
 
     @property
     def _inputs(self) -> list[Value]:

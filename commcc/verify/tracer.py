@@ -264,7 +264,7 @@ class Tracer(Explainer):
         if does.shares and does is not op.does:
             self._share(value, tensors, does)
         gives = tensors_in(value) or (isinstance(value, Opaque) and (tensors or handed))
-        free = not written and not does.effects and (fact.looks or fact.allocates or not gives)
+        free = not (written or does.effects or op.fact.body) and (fact.looks or fact.allocates or not gives)
         kind, contents = VIEW if free else OP, tuple([tensor.content for tensor in tensors])
         step = Step(node.name, path, kind, term, plain, keys, contents, (), strides, why, len(trace.barriers))
         trace.steps.append(step)
