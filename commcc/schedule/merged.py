@@ -120,7 +120,8 @@ class _Merge:
             index.names[node],
             index.ops[node],
             tuple(dict.fromkeys(preds)) if len(preds) > 1 else preds,
-            self._new(order_preds) if order_preds else (),
+            # What was left out with a gather did nothing before this node that the other gather does not do.
+            self._new(p for p in order_preds if p in at) if order_preds else (),
             index.tensors[node],
             buffers,
             estimates.work[node],

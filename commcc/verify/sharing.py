@@ -84,7 +84,7 @@ def _may_own(trace: Trace, pair: Pair) -> list[Owner]:
                 first.setdefault(memory.first_together(value.root), (kind, name))
     owners = []
     for output in trace.outputs:
-        value = unseen.get(output.value.term) if isinstance(output.value, Opaque) else output.value
+        value: object = unseen.get(output.value.term) if isinstance(output.value, Opaque) else output.value
         own = ("output", output.path)
         owners.append(first.setdefault(memory.first_together(value.root), own) if isinstance(value, Tensor) else own)
     return owners
