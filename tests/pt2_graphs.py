@@ -65,6 +65,12 @@ GRAPHS = {
         "return (_,)",
     ),
     "no mesh": program_of(f"{X}, mesh", "relu = torch.ops.aten.relu.default(x)", "return (relu, mesh, mesh)"),
+    "numbers of known value": program_of(
+        f'n: "Sym(4)", {X}, mesh, m: "Sym(5)"',
+        "relu = torch.ops.aten.relu.default(x)",
+        "view = torch.ops.aten.view.default(relu, [n, 4])",
+        "return (view, m)",
+    ),
     "sizes": program_of(
         'u0: "Sym(u0)", x: "f32[8*u0, 4][4, 1]cpu", s1: "Sym(s1)"',
         'size: "Sym(8*u0)" = torch.ops.aten.sym_size.int(x, 0)',

@@ -161,6 +161,29 @@ def test_a_wait_for_what_an_unknown_op_started_stays():
     assert not cleaned(b.program([x], {}))[1].changes
 
 
+def test_waits_for_what_an_unknown_op_started_stay_as_often_as_they_are():
+    """Nobody can say that the first one has ended it."""
+    b = GraphBuilder()
+    x = b.placeholder("x", (8, 8))
+    at = b.graph.call_function(OpaqueOp("c10d.lost.default"), (x,))
+    at.meta["val"] = x.meta["val"]
+    for _ in range(3):
+        at = b.graph.call_function(c10d.wait_tensor.default, (at,))
+        at.meta["val"] = x.meta["val"]
+    assert not cleaned(b.program([b.call(aten.mul.Tensor, x, 2)], {}))[1].changes
+
+
+def test_waits_again_for_what_a_launch_started_go():
+    b = GraphBuilder()
+    x = b.placeholder("x", (8, 8))
+    at = b.call(c10d.all_reduce.default, x, "sum", "0")
+    for _ in range(4):
+        at = b.call(c10d.wait_tensor.default, at)
+    program, plan = cleaned(b.program([b.call(aten.mul.Tensor, at, 2)], {"0": 2}))
+    assert plan.changes
+    assert sum(node.target == c10d.wait_tensor.default for node in program.graph.nodes) == 1
+
+
 @pytest.mark.parametrize("target", ["copy_", "rand", "_assert_async", "wait_tensor"])
 def test_the_verifier_misses_it_when_it_goes(target):
     program = effects()

@@ -96,7 +96,8 @@ def test_it_fits_the_terminal(width, capsys, monkeypatch):
 
 
 def test_limits_are_taken_and_shown(graph, capsys):
-    ok("explain", graph, "ag_1", "--json", "--max-compute-prefetch", "none", "--memory-budget", "0.5")
+    given = ("--max-compute-prefetch", "none", "--max-in-flight-gb", "5", "--memory-budget", "0.5")
+    ok("explain", graph, "ag_1", "--json", *given)
     limits = document(capsys)["limits"]
     assert limits == {"max_compute_prefetch": None, "max_in_flight_gb": 5.0, "memory_budget": 1 << 29}
     ok("explain", graph, "ag_1", "--json", "--max-compute-prefetch", "7", "--max-in-flight-gb", "none")

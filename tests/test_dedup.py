@@ -434,10 +434,11 @@ def test_the_command(tmp_path, capsys):
 # Only where the schedule is shorter
 
 
-def chunks(count, rows, between=0):
+def chunks(count, rows, between=0, *, updated=False):
     """A loss in chunks: each gathers the same weight of 512 MiB anew and multiplies so many rows by it.
 
-    between: rows of a product that stands in front of every chunk and needs no weight.
+    between: rows of a product that stands in front of every chunk and needs no weight. updated: what is gathered is a
+    view of the weight, which is written behind all chunks.
     """
     b = GraphBuilder()
     p = b.placeholder("weight", (4096, 8192), torch.bfloat16)
@@ -448,8 +449,11 @@ def chunks(count, rows, between=0):
     for _ in range(count):
         if between:
             outputs.append(b.call(aten.mm.default, y, z))
-        gathered = b.call(c10d.wait_tensor.default, b.call(c10d.all_gather_into_tensor.default, p, 8, "0"))
+        sent = b.call(aten.view.default, p, [4096, 8192]) if updated else p
+        gathered = b.call(c10d.wait_tensor.default, b.call(c10d.all_gather_into_tensor.default, sent, 8, "0"))
         outputs.append(b.call(aten.mm.default, x, gathered))
+    if updated:
+        b.call(aten.mul_.Tensor, p, 0.5)
     return b.program(outputs, {"0": 8})
 
 
@@ -471,6 +475,14 @@ def test_what_waits_for_its_gathers_has_one():
     assert [len(duplicate.drop) for duplicate in plan.rewrite.duplicates] == [5]
     assert after < before * 0.5
     assert plan.report.scheduled_step_ms == {"before": before, "after": after}
+
+
+def test_a_weight_that_is_written_behind_its_gathers():
+    program = chunks(6, 512, updated=True)
+    plan, (before, after) = shorter(program)
+    assert [len(duplicate.drop) for duplicate in plan.rewrite.duplicates] == [5]
+    assert after < before * 0.5
+    assert verify(program, apply_plan(program, build_index(program), plan)).status == "proved"
 
 
 def test_gathers_that_cost_nothing_stay():

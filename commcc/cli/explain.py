@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from commcc.base.errors import EXIT_OK, OptionError
+from commcc.base.options import value_text
 from commcc.cli.parameters import (
     GRAPH_HELP,
     common_options,
@@ -105,7 +106,7 @@ command = click.Command(
         ),
         click.Option(
             ["--max-in-flight-gb"],
-            default=f"{Reorder.max_in_flight_gb:g}",
+            default=value_text(Reorder.max_in_flight_gb),
             show_default=True,
             metavar="NUMBER",
             callback=_limit,

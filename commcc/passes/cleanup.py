@@ -157,15 +157,17 @@ def _dead(index: GraphIndex, ident: Identification) -> list[int]:
 
 def _waits_again(program: Program, index: GraphIndex) -> Iterator[Same]:
     """Waits for what a wait has returned, or for what nothing writes to any more, in graph order: traces of code that
-    waits for sure have them.
+    waits for sure have them. Of what an op has begun that is not known nobody can say that it has ended.
     """
     from commcc.graph.index.waits import waits_for_nothing
 
+    known = {*index.wait_of, *index.begun_elsewhere}
     for node, graph_node in enumerate(program.graph.nodes):
         source = index.position.get(getattr(next(iter(graph_node.args), None), "name", ""))
         if index.ops[node] != WAIT or source is None or node in index.held:
             continue
-        if index.ops[source] == WAIT or waits_for_nothing(graph_node):
+        if source in known or waits_for_nothing(graph_node):
+            known.add(node)
             yield Same(node, source)
 
 

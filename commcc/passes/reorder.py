@@ -75,7 +75,7 @@ class Reorder(Pass):
         none="no limit",
     )
     max_in_flight_gb: float | None = option(
-        5.0,
+        None,
         "GiB of collectives launched and not yet waited for, or what the graph has already if that is more",
         minimum=0,
         none="no limit",

@@ -79,9 +79,9 @@ def _may_own(trace: Trace, pair: Pair) -> list[Owner]:
     unseen = {keys[content][1]: place for content, place in trace.hidden.items() if keys[content][0] == "hidden"}
     first: dict[int, Owner] = {}
     for kind, entries in (("input", trace.inputs), ("constant", trace.constants.items())):
-        for name, value in entries:
-            if isinstance(value, Tensor):
-                first.setdefault(memory.first_together(value.root), (kind, name))
+        for name, held in entries:
+            if isinstance(held, Tensor):
+                first.setdefault(memory.first_together(held.root), (kind, name))
     owners = []
     for output in trace.outputs:
         value: object = unseen.get(output.value.term) if isinstance(output.value, Opaque) else output.value

@@ -153,7 +153,7 @@ class _GraphReader:
         if kind in _SINGLE:
             name = check_name(_name_of(kind, value))
             self.fresh(name)
-            self.add(Spec(name, "placeholder", name, val=self.values.of(name)))
+            self.add(Spec(name, "placeholder", name, val=self.values.given(name)))
         elif kind in _CONSTANT:
             constants = self.state.constants
             # Constants carry no name in the graph, only in the signature.

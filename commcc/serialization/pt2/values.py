@@ -140,6 +140,13 @@ class ValueReader:
             return CustomObjArgument(name=check_name(custom["name"]), class_fqn=str(custom["class_fqn"]))
         raise InputError(f"nothing says what {name[:60]!r} is")
 
+    def given(self, name: str) -> Any:
+        """The value of an input: of symbolic ones, also where it is known, which would be a constant otherwise."""
+        value = self.of(name)
+        if self._symbols is None or type(value) is not int:
+            return value
+        return self._symbols.ctx.parse_symbolic(str(value))
+
 
 def _read_tensor(meta: dict[str, Any], symbols: ExpressionReader) -> Any:
     integer = symbols.integer
