@@ -337,23 +337,64 @@ def test_activations_of_one_input_are_no_parameters(how):
     assert {(c.role, c.derived) for c in identified(float8(described=False, **how)).values()} == {("tp", None)}
 
 
-@pytest.mark.parametrize(("reduction", "role", "derived"), [("avg", "fsdp", "terminal"), ("sum", "tp", None)])
-def test_gradients_that_are_clipped_and_update_parameters(reduction, role, derived):
+@pytest.mark.parametrize(
+    ("reduction", "written", "role", "derived"),
+    [("avg", True, "fsdp", "terminal"), ("sum", True, "fsdp", "terminal"), ("sum", False, "tp", None)],
+)
+def test_gradients_that_are_clipped_and_update_parameters(reduction, written, role, derived):
+    """A sum that is written over no input may be of activations."""
     b = GraphBuilder()
     x, weights = b.placeholder("x", (4, 4)), [b.placeholder(f"w{n}", (2, 4)) for n in range(3)]
     gradients = [b.scatter(b.call(aten.mm.default, x, x), 2, "0", reduction) for _ in weights]
     squares = [b.call(aten.sum.default, b.call(aten.mul.Tensor, g, g)) for g in gradients]
     norm = b.reduce(b.call(aten.sum.default, b.call(aten.stack.default, squares)), "0", "sum")
     factor = b.call(aten.clamp.default, b.call(aten.reciprocal.default, b.call(aten.sqrt.default, norm)), 0, 1)
-    for weight, gradient in zip(weights, gradients, strict=True):
-        b.call(aten.add_.Tensor, weight, b.call(aten.mul.Tensor, gradient, factor))
-    program = b.program([norm], {"0": 2})
+    add = aten.add_.Tensor if written else aten.add.Tensor
+    made = [
+        b.call(add, weight, b.call(aten.mul.Tensor, gradient, factor))
+        for weight, gradient in zip(weights, gradients, strict=True)
+    ]
+    program = b.program([norm] if written else [norm, *made], {"0": 2})
     found = [(c.role, c.derived) for c in identified(program).values() if c.kind == "reduce_scatter"]
     assert found == [(role, derived)] * 3
     done = run(program, parse_pipeline("bucket{groups=all}"))
     assert done.verified == "proved"
     left = [c.stands_for for c in identified(done.program).values() if c.kind == "reduce_scatter"]
     assert left == ([3] if derived else [1, 1, 1])
+
+
+@pytest.mark.parametrize("moment", [False, True])
+def test_parameters_that_are_updated_in_shards_and_gathered(moment):
+    """One step of an optimizer in shards: gradients are scattered, shards updated, and whole parameters gathered."""
+    b = GraphBuilder()
+    x, weights = b.placeholder("x", (4, 4)), [b.placeholder(f"w{n}", (4, 4)) for n in range(3)]
+    moments = [b.placeholder(f"m{n}", (2, 4)) for n in range(3)]
+    shards = [b.placeholder(f"s{n}", (2, 4)) for n in range(3)]
+    for weight, average, shard in zip(weights, moments, shards, strict=True):
+        gradient = b.scatter(b.call(aten.mm.default, x, weight), 2, "0", "sum")
+        step = b.call(aten.add_.Tensor, average, gradient) if moment else b.call(aten.mul.Tensor, gradient, 0.1)
+        updated = b.call(aten.sub.Tensor, shard, step)
+        b.call(aten.copy_.default, weight, b.gather(updated, 2, "0"))
+    program = b.program([x], {"0": 2})
+    found = Counter((c.kind, c.role, c.derived, c.at_end) for c in identified(program).values())
+    updates = moment  # without a moment nothing of the size of a shard is written
+    assert found["all_gather", "fsdp", "updated", False] == 3
+    assert found["reduce_scatter", "fsdp" if updates else "tp", "terminal" if updates else None, True] == 3
+    done = run(program, parse_pipeline("bucket{groups=all},reorder"), model=load_model("h100"))
+    assert done.verified == "proved"
+    merged = Counter((c.kind, c.role, c.stands_for) for c in identified(done.program).values())
+    assert merged["all_gather", "fsdp", 3] == 1
+    inputs = random_inputs(program.graph, 2)
+    assert same(VirtualRanks(program.graph, inputs).run(), VirtualRanks(done.program.graph, inputs).run())
+
+
+def test_what_is_computed_with_again_is_no_updated_parameter():
+    b = GraphBuilder()
+    x, w, shard = b.placeholder("x", (4, 4)), b.placeholder("w", (4, 4)), b.placeholder("s", (2, 4))
+    gathered = b.gather(b.call(aten.add.Tensor, shard, b.scatter(b.call(aten.mm.default, x, w), 2, "0")), 2, "0")
+    b.call(aten.copy_.default, w, gathered)
+    program = b.program([b.call(aten.mm.default, x, gathered)], {"0": 2})
+    assert {(c.role, c.derived) for c in identified(program).values()} == {("tp", None)}
 
 
 def test_a_mean_of_what_is_multiplied_again_is_no_gradient():

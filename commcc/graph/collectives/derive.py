@@ -12,10 +12,16 @@ terminal-derived
     ops. A second reduction on the way (HSDP: replicate and shard group, in either order), also one of a bucket
     (:mod:`commcc.graph.collectives.pieces`), and the addition of an earlier gradient are followed. So is a mean over
     ranks of what was computed, behind which no compute node comes: it is clipped, and parameters are updated by it.
+    And so is any reduction behind which no compute node comes, if it leads to what is written over a graph input of as
+    many elements: with the optimizer in the graph, a parameter or a moment of it.
+updated
+    A gather behind which no compute node comes, and whose result is written over a graph input of as many elements: of
+    a parameter that was updated in shards.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -167,6 +173,42 @@ def _leads_on(pieces: Pieces, user: int, value: int) -> bool:
     if (len(read) == 1 and value in read) or pieces.joins(user):
         return True
     return index.ops[user] in ADDITIONS and all(_is_gradient(index, p) for p in index.data_preds[user] if p != value)
+
+
+#: How many nodes are looked at behind a collective, nearest first: an update is near.
+_NEAR = 400
+
+
+def updates_input(index: GraphIndex, starts: tuple[int, ...]) -> bool:
+    """Whether values, or parts of them, lead through no compute node to what is written over a graph input of as many
+    elements. A single number is no gradient but a norm of them.
+    """
+    largest = max((_elements(index, node) for node in starts), default=0)
+    queue, seen = deque(starts), set(starts)
+    while queue and len(seen) < _NEAR:
+        node = queue.popleft()
+        for target in index.writes.get(node, ()):
+            given = any(index.ops[storage] == "placeholder" for storage in index.storages[target])
+            count = _elements(index, target)
+            if (
+                given
+                and 1 < count <= largest
+                and any(
+                    _elements(index, read) == count
+                    for read in index.data_preds[node]
+                    if read in seen and read != target
+                )
+            ):
+                return True
+        fresh = [user for user in index.users[node] if user not in seen and not index.compute[user]]
+        seen.update(fresh)
+        queue.extend(fresh)
+    return False
+
+
+def _elements(index: GraphIndex, node: int) -> int:
+    tensor = index.tensors[node]
+    return 0 if tensor is None else tensor.numel or 0
 
 
 def fed_by_scatter(index: GraphIndex, launch: int) -> bool:

@@ -13,6 +13,7 @@ from commcc.graph.collectives.derive import (
     launched,
     made_of_inputs,
     reduces_scale,
+    updates_input,
     walk_back,
     walk_forward,
 )
@@ -137,7 +138,7 @@ def _told_by_ends(context: _Context, number: int, launch: Launch) -> _Verdict | 
     if launch.kind is Kind.ALL_GATHER:
         source = walk_back(context.index, launch.inputs, joining=True)
         if source is None:
-            return _prepared(context, number, launch)
+            return _prepared(context, number, launch) or _updated(context, number, launch)
         if source.inputs and all(map(context.may_be_parameter, source.inputs)):
             return _gather(context.index, launch, source)
     elif launch.kind in REDUCTIONS:
@@ -152,13 +153,15 @@ def _told_by_ends(context: _Context, number: int, launch: Launch) -> _Verdict | 
 def _recorded(context: _Context, number: int, launch: Launch) -> _Verdict | None:
     """The role on which the tags of all that was merged agreed, unless the graph contradicts it.
 
-    Parameters come from no compute node, and reduced gradients lead to none.
+    Parameters come from no compute node, or lead to none where they were updated, and reduced gradients lead to none.
     """
     index = context.index
     role = index.merged_roles.get(number)
     possible = role is Role.FSDP or (role is Role.DDP and launch.kind is Kind.ALL_REDUCE)
-    contradicted = context.after_compute if launch.kind is Kind.ALL_GATHER else context.before_compute
-    if role is None or not possible or contradicted[number]:
+    contradicted = context.before_compute[number]
+    if launch.kind is Kind.ALL_GATHER:
+        contradicted = contradicted and context.after_compute[number]
+    if role is None or not possible or contradicted:
         return None
     return _Verdict(role, f"recorded as {role} when {len(index.merged_from[number])} collectives were merged")
 
@@ -246,14 +249,25 @@ def _scale(context: _Context, number: int, launch: Launch) -> _Verdict | None:
 
 
 def _averaged(context: _Context, number: int, launch: Launch) -> _Verdict | None:
-    """Of a mean over ranks behind which nothing is computed but what clips gradients, and updates parameters: neither
-    multiplies matrices. Activations are added up.
+    """Of a reduction behind which nothing is computed but what clips gradients, and updates parameters: neither
+    multiplies matrices. Activations are added up, and written over no input.
     """
-    if launch.reduction != "avg" or context.before_compute[number] or not context.after_compute[number]:
+    if context.before_compute[number] or not context.after_compute[number]:
         return None
+    evidence = "averages what no compute comes behind, as gradients"
+    if launch.reduction != "avg":
+        evidence = "reduces what an input is updated by"
+        if not updates_input(context.index, launch.waits):
+            return None
     scatters = launch.kind is Kind.REDUCE_SCATTER or fed_by_scatter(context.index, number)
-    role = Role.FSDP if scatters else Role.DDP
-    return _Verdict(role, "averages what no compute comes behind, as gradients", "terminal")
+    return _Verdict(Role.FSDP if scatters else Role.DDP, evidence, "terminal")
+
+
+def _updated(context: _Context, number: int, launch: Launch) -> _Verdict | None:
+    """Of a gather of a parameter that was updated in shards, as optimizers in shards do it."""
+    if context.before_compute[number] or not updates_input(context.index, launch.waits):
+        return None
+    return _Verdict(Role.FSDP, "gathers what is written over an input, as an updated parameter", "updated")
 
 
 def _made_of_parameters(context: _Context, number: int, launch: Launch) -> Source | None:
