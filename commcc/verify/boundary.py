@@ -233,7 +233,8 @@ def _explain(pair: Pair, was: Output, now: Output, places: dict[Any, str]) -> bo
     if not isinstance(old, Tensor) or not isinstance(new, Tensor):
         if not _has(pair, new):
             return False
-        doubt = next(filter(None, (pair.doubt(_key(pair, side)) for side in (now, was))), "")
+        keys = (side.constant if side.value is None else key_of(pair.table, side.value) for side in (now, was))
+        doubt = next(filter(None, map(pair.doubt, keys)), "")
         pair.fail("output", now.node, f"{label} is {_shown(pair, now)}, in BEFORE {_shown(pair, was)}", doubt=doubt)
         return True
     contents = (new.content, old.content)
@@ -262,10 +263,6 @@ def _has(pair: Pair, value: Value | None) -> bool:
     if isinstance(value, Poly):
         return all(pair.seen(term) for monomial, _ in value.terms for term in monomial)
     return not isinstance(value, Opaque) or pair.seen(value.term)
-
-
-def _key(pair: Pair, output: Output) -> Any:
-    return output.constant if output.value is None else key_of(pair.table, output.value)
 
 
 def _shown(pair: Pair, output: Output) -> str:

@@ -138,7 +138,11 @@ def _told_by_ends(context: _Context, number: int, launch: Launch) -> _Verdict | 
     if launch.kind is Kind.ALL_GATHER:
         source = walk_back(context.index, launch.inputs, joining=True)
         if source is None:
-            return _prepared(context, number, launch) or _updated(context, number, launch)
+            verdict = _prepared(context, number, launch)
+            if verdict is None and not context.before_compute[number] and updates_input(context.index, launch.waits):
+                evidence = "gathers what is written over an input, as a parameter that was updated in shards"
+                return _Verdict(Role.FSDP, evidence, "updated")
+            return verdict
         if source.inputs and all(map(context.may_be_parameter, source.inputs)):
             return _gather(context.index, launch, source)
     elif launch.kind in REDUCTIONS:
@@ -261,13 +265,6 @@ def _averaged(context: _Context, number: int, launch: Launch) -> _Verdict | None
             return None
     scatters = launch.kind is Kind.REDUCE_SCATTER or fed_by_scatter(context.index, number)
     return _Verdict(Role.FSDP if scatters else Role.DDP, evidence, "terminal")
-
-
-def _updated(context: _Context, number: int, launch: Launch) -> _Verdict | None:
-    """Of a gather of a parameter that was updated in shards, as optimizers in shards do it."""
-    if context.before_compute[number] or not updates_input(context.index, launch.waits):
-        return None
-    return _Verdict(Role.FSDP, "gathers what is written over an input, as an updated parameter", "updated")
 
 
 def _made_of_parameters(context: _Context, number: int, launch: Launch) -> Source | None:
