@@ -156,15 +156,10 @@ class Tracer(Explainer):
             return self._getitem(node)
         op = self.table.op(node.target)
         fact, path, twin = op.fact, op.path, op.twin
-        if fact.wait and waits_for_unknown(node):
-            return self._opaque(node, self.arguments(node), "", self.table.fence(node.target))
         if fact.wait:
-            waited = wait(self, node)
-            return (
-                self._opaque(node, self.arguments(node), "", self.table.fence(node.target))
-                if waited is None
-                else waited
-            )
+            waited = None if waits_for_unknown(node) else wait(self, node)
+            fence = self.table.fence(node.target)
+            return self._opaque(node, self.arguments(node), "", fence) if waited is None else waited
         if fact.launch is not None and fact.launch.asynchronous:
             return launch(self, node, fact.launch, self.groups)
         arguments = self.arguments(node, read=fact.reads)
@@ -250,7 +245,8 @@ class Tracer(Explainer):
             table.undecided.setdefault(plain, why or unknown or f"what {path} reads around its operands")
         self.write(node, term, written, crossing=copies_across(arguments))
         if fact.joins is not None:
-            self.memory.link(tensor.root for name in fact.joins for tensor in all_tensors(arguments.get(name)))
+            joined = named(arguments, ALL if fact.views == ALL else fact.joins)
+            self.memory.link(tensor.root for name in joined for tensor in all_tensors(arguments.get(name)))
         val = self._restated(node, plain) if self.relaid else node.meta.get("val")
         if fact.allocates and not self.relaid and not self.first:
             check_allocation(self, node, val, term)

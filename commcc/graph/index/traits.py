@@ -157,7 +157,7 @@ def only_computes(target: Any) -> bool:
     """Whether every node with this op has no traits, unless it copies to the host. What an op of a library that is not
     there does also depends on what it is handed.
     """
-    if isinstance(target, ops.OpaqueOp) or _UNBLOCKED in ops.argument_names(target):
+    if isinstance(target, ops.OpaqueOp) or ops.takes(target, _UNBLOCKED):
         return False
     if ops.facts(target).views == ops.ALL:
         return False
@@ -211,7 +211,7 @@ def _copying(node: fx.Node) -> _Copying | None:
         return None
     to, held = next(iter(targets)), set(nodes_in(into)) if into is not None else set()
     elsewhere = tuple(n for n in node._input_nodes if n not in held and _device_of(n) not in ("", "meta", to))
-    named = _UNBLOCKED in ops.argument_names(node.target)
+    named = ops.takes(node.target, _UNBLOCKED)
     if not elsewhere or not (to == _HOST or (named and all(_device_of(n) == _HOST for n in elsewhere))):
         return None
     device = (

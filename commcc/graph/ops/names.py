@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
+from commcc.graph.ops import packets
 from commcc.graph.ops.collective_table import COLLECTIVES
 
 if TYPE_CHECKING:
@@ -99,11 +100,31 @@ def argument_names(target: Any) -> tuple[str, ...]:
     return tuple(a.name for a in schema.arguments) if schema is not None else ()
 
 
+def takes(target: Any, name: str) -> bool:
+    """Whether an op has an argument of that name, as far as its names are known; one without an overload may have."""
+    if isinstance(target, OpOverloadPacket) and packets.is_named(target, name):
+        return True
+    return name in argument_names(target)
+
+
+def names_given(node: fx.Node) -> tuple[str, ...]:
+    """Names of the positional arguments of a call, as far as they are known."""
+    names = argument_names(node.target)
+    return packets.position_names(node) if not names and isinstance(node.target, OpOverloadPacket) else names
+
+
+def as_given(node: fx.Node) -> dict[str, Any]:
+    """The arguments of a call of which no names are known, or that fits none: by position, but for those of packets."""
+    names, kwargs = () if argument_names(node.target) else names_given(node), node.kwargs
+    placed = {names[at] if at < len(names) else str(at): given for at, given in enumerate(node.args)}
+    return {**placed, **{name: kwargs[name] for name in sorted(kwargs)}}
+
+
 def argument(node: fx.Node, name: str, default: Any = None) -> Any:
     """The argument called ``name``, given by keyword or by position; ``default`` when it is not given."""
     if name in node.kwargs:
         return node.kwargs[name]
-    names = argument_names(node.target)
+    names = names_given(node)
     position = names.index(name) if name in names else len(node.args)
     if position < len(node.args):
         return node.args[position]
@@ -115,7 +136,7 @@ def set_argument(node: fx.Node, name: str, value: Any) -> None:
     if name in node.kwargs:
         node.kwargs = {**node.kwargs, name: value}
         return
-    names = argument_names(node.target)
+    names = names_given(node)
     position = names.index(name) if name in names else len(node.args)
     if position >= len(node.args):
         raise KeyError(name)
