@@ -80,7 +80,8 @@ def _origins(node: fx.Node) -> tuple[Any, ...]:
     number: dict[fx.Node, int] = {}
     found: list[Any] = [tuple(number.setdefault(source, len(number)) for source in node.all_input_nodes)]
     for source in (rest := list(number)):
-        views = source.op == "call_function" and (is_getitem(source.target) or bool(facts(source.target).views))
+        fact = facts(source.target) if source.op == "call_function" else None
+        views = fact is not None and (is_getitem(source.target) or bool(fact.views) or fact.body)
         operands = source.all_input_nodes if views else []
         rest.extend(operand for operand in operands if operand not in number)
         at = tuple(number.setdefault(operand, len(number)) for operand in operands)

@@ -31,7 +31,7 @@ from commcc.graph.ops import ALL, facts, is_getitem
 from commcc.graph.ops.arithmetic import ON_SIZES
 from commcc.graph.ops.constants import COPIES
 from commcc.graph.ops.effects import CASTING
-from commcc.graph.ops.operands import handed_group
+from commcc.graph.ops.operands import called, handed_group
 from commcc.graph.ops.sizes import EXTENTS
 from commcc.graph.ops.views import BITWISE, GATHERING
 from commcc.graph.program import is_plain
@@ -47,7 +47,7 @@ from commcc.verify.memory import Flight
 from commcc.verify.normalise import check_order
 from commcc.verify.regroup import regroups
 from commcc.verify.sizes import UNKNOWN, Impossible, Undecidable, mismatch, relevant
-from commcc.verify.subgraphs import Body, meeting, parameter
+from commcc.verify.subgraphs import Body, deeds_of, meeting, parameter
 from commcc.verify.terms import ANYTHING, Opaque, Summary, Tensor, Value, all_tensors, key_of, tensors_in
 from commcc.verify.trace import OP, VIEW, Event, Output, Step, Trace
 from commcc.verify.verdict import Report
@@ -222,7 +222,7 @@ class Tracer(Explainer):
         keys = tuple([(name, key_of(table, value)) for name, value in arguments.items()])
         tensors = all_tensors(arguments)
         handed = opaque_in(arguments.values())
-        does = self._deeds(node, op, arguments, handed)
+        does = self._deeds(node, op, handed)
         written = self._written(fact, arguments, everything=does.writes) if does.writes or fact.writing else []
         keys = (*keys, *self.hidden.written(self.hidden.found_in(handed))) if handed else keys
         if written and (shared := entangled(node, self.root, self.memory, table, tensors, written)):
@@ -304,11 +304,11 @@ class Tracer(Explainer):
             table.undecided.setdefault(term, f"{key[1]} reads tensors that lie otherwise than in BEFORE")
         return term
 
-    def _deeds(self, node: fx.Node, op: Op, arguments: dict[str, Any], handed: Sequence[Opaque]) -> Summary:
+    def _deeds(self, node: fx.Node, op: Op, handed: Sequence[Opaque]) -> Summary:
         """What calling an op does besides computing its result, by itself or through what it is handed."""
         table = self.table
         inner = [table.summaries[value.term] for value in handed if value.term in table.summaries]
-        inner.extend([table.op(value).does for value in arguments.values() if callable(value)])
+        inner.extend(map(deeds_of, called(node)) if op.fact.body or op.fact.effect else ())
         if op.fact.body and not inner and handed:
             inner.append(ANYTHING)
         does = reduce(or_, inner, op.does) if inner else op.does
