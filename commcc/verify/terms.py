@@ -380,7 +380,7 @@ _MISSING = object()
 #: Whole numbers up to here are the same as floats.
 _EXACT = 1 << 53
 _CONSTANTS = (torch.dtype, torch.device, torch.layout, torch.memory_format)
-_TARGETS = (OpOverload, OpOverloadPacket, HigherOrderOperator, OpaqueOp)
+TARGETS = (OpOverload, OpOverloadPacket, HigherOrderOperator, OpaqueOp)
 
 
 @lru_cache(maxsize=4096)
@@ -493,7 +493,7 @@ def _rare_key(table: Terms, value: Any) -> tuple[Any, ...]:
         return ("dict", tuple((repr(name), key_of(table, part)) for name, part in parts))
     if isinstance(value, slice):
         return ("slice", tuple(key_of(table, part) for part in (value.start, value.stop, value.step)))
-    if isinstance(value, _TARGETS):
+    if isinstance(value, TARGETS):
         return ("op", path_of(value))
     if value is Ellipsis:
         return ("ellipsis",)

@@ -16,6 +16,8 @@ from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 from commcc.graph.ops import packets
 from commcc.graph.ops.collective_table import COLLECTIVES
+from commcc.graph.ops.functions import plain_name
+from commcc.graph.ops.libraries import OWN
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,6 +25,10 @@ if TYPE_CHECKING:
     from torch import fx
 
     from commcc.graph.ops.described import Description
+
+
+#: What the names of known ops and functions begin with.
+_KNOWN = OWN | {"builtins", "math"}
 
 
 @dataclass(frozen=True)
@@ -58,7 +64,10 @@ def constants_of(target: Any) -> dict[str, Any]:
 
 @lru_cache(maxsize=4096)
 def op_name(target: Any) -> str:
-    """Library and op without the overload: ``aten.mm``, ``higher_order.cond``, ``operator.getitem``."""
+    """Library and op without the overload: ``aten.mm``, ``higher_order.cond``, ``operator.getitem``.
+
+    Of other functions of Python, several may have one name.
+    """
     if isinstance(target, str):
         return target
     if isinstance(target, OpOverload):
@@ -74,7 +83,10 @@ def op_name(target: Any) -> str:
         return ".".join(parts[:2])
     module = getattr(target, "__module__", None) or ""
     prefix = "operator" if module == "_operator" else module
-    return f"{prefix}.{getattr(target, '__name__', repr(target))}"
+    name = f"{prefix}.{getattr(target, '__name__', repr(target))}"
+    # A user's module may have the name of a library; what it holds are not the ops of that.
+    borrowed = prefix in _KNOWN and plain_name(target) is None
+    return f"python.{name}" if borrowed else name
 
 
 def library_of(target: Any) -> str:
