@@ -46,6 +46,7 @@ from commcc.verify.launches import launch, wait
 from commcc.verify.memory import Flight
 from commcc.verify.normalise import check_order
 from commcc.verify.regroup import regroups
+from commcc.verify.same import opening
 from commcc.verify.sizes import UNKNOWN, Impossible, Undecidable, mismatch, relevant
 from commcc.verify.subgraphs import Body, deeds_of, meeting, parameter
 from commcc.verify.terms import ANYTHING, Opaque, Summary, Tensor, Value, all_tensors, key_of, tensors_in
@@ -136,7 +137,7 @@ class Tracer(Explainer):
     def _leaves(self, node: fx.Node, part: Any, path: str, structure: list[str]) -> None:
         if isinstance(part, (tuple, list, dict)):
             names = list(part) if isinstance(part, dict) else range(len(part))
-            structure.append("{" if isinstance(part, dict) else "[" if isinstance(part, list) else "(")
+            structure.append(opening(part, self.table))
             for name in names:
                 structure.append(f"{name!r}:" if isinstance(part, dict) else "")
                 self._leaves(node, part[name], f"{path}.{name}" if path else str(name), structure)
@@ -452,7 +453,8 @@ class Tracer(Explainer):
         known = table.subgraphs.get(id(module))
         if known is not None:
             return known[0]
-        if self.depth >= MAX_DEPTH:
+        places = module.graph.find_nodes(op="placeholder")
+        if self.depth >= MAX_DEPTH or any(node.args for node in places):  # default values are not looked into
             return table.foreign(module)
         report = Report()
         if not check_order(module.graph, report, " in a sub-graph"):
@@ -461,7 +463,6 @@ class Tracer(Explainer):
         deeper: Any = {"depth": self.depth + 1, "groups": self.groups, "fixed": self.fixed}
         inner = Tracer(table, module, first=self.first, **deeper)
         inner.casting = casting
-        places = [node for node in module.graph.nodes if node.op == "placeholder"]
         trace = inner.walk(module.graph, {node.name: parameter(i, node) for i, node in enumerate(places)})
         self.trace.events.extend(replace(event, filled=None) for event in trace.events)
         for name in ("live", "doubts", "alone", "disputed"):
