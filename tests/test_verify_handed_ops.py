@@ -10,7 +10,7 @@ from torch._higher_order_ops.auto_functionalize import auto_functionalized
 from commcc.graph.collectives import identify
 from commcc.graph.index import build_index
 from commcc.graph.index.traits import traits_of
-from commcc.graph.ops.operands import sources, written
+from commcc.graph.ops.operands import rewritten, sources, written
 from commcc.passes.base import PlanContext
 from commcc.passes.dedup import Dedup
 from commcc.verify import verify
@@ -146,3 +146,17 @@ def test_dedup_keeps_gathers_around_a_draw_in_place():
         index = build_index(program)
         plan = Dedup().plan(PlanContext(program, index, identify(index)))
         assert plan.report.gathers_removed == removed
+
+
+@pytest.mark.parametrize(("handed", "writes"), [("graph", True), (aten.add_.Tensor, True), (aten.add.Tensor, False)])
+def test_operands_may_be_written_by_what_is_called(handed, writes):
+    g, h = Graph(), Graph()
+    x, a = g.input("x", *SHAPE), h.input("a", *SHAPE)
+    h.graph.output((h(aten.clone.default, h(aten.add_.Tensor, a, 1)),))
+    g.root.s = torch.fx.GraphModule(h.root, h.graph)
+    view = g(aten.slice.Tensor, x, 0, 0, 2)
+    if handed == "graph":
+        g(higher.invoke_subgraph, g.graph.get_attr("s"), "s", x, val=(x.meta["val"],))
+    else:
+        g(higher.wrap, handed, x, 1, val=x.meta["val"])
+    assert rewritten(view, [g(aten.neg.default, view)]) == writes

@@ -4,7 +4,8 @@
     sources(node)          # nodes in whose storage its result may be
     called(node)           # ops that a higher-order op is given to call
 
-Limits: what graphs do that are handed to a higher-order op is not seen here.
+Limits: what graphs do that are handed to a higher-order op is not seen here, but for :func:`storages` and
+:func:`rewritten`, for which they write all that they are given, and give it back.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from commcc.graph.ops.effects import CLONING
+from commcc.graph.ops.flexible import FLEX
 from commcc.graph.ops.names import OpaqueOp, argument, argument_names, described_as, op_name
 from commcc.graph.ops.table import ALL, facts
 
@@ -70,15 +72,23 @@ def storages(nodes: Iterable[fx.Node]) -> set[fx.Node]:
         node = stack.pop()
         if node not in found:
             found.add(node)
-            stack.extend(sources(node) if node.op == "call_function" else ())
+            looks = node.all_input_nodes if _runs_graphs(node) else sources(node) if node.op == "call_function" else ()
+            stack.extend(looks)
     return found
+
+
+def _runs_graphs(node: fx.Node) -> bool:
+    """Whether an op is handed a graph, other than one of scores and masks."""
+    held = node.op == "call_function" and any(operand.op == "get_attr" for operand in node._input_nodes)
+    return held and facts(node.target).body and op_name(node.target) not in FLEX
 
 
 def rewritten(node: fx.Node, readers: Iterable[fx.Node] | None = None) -> bool:
     """Whether the operands of a node may be written behind it: before the last of some readers, or ever."""
     shown, left, at = storages(node.all_input_nodes), None if readers is None else set(readers), node.next
     while at.op != "root" and (left is None or left):
-        if at.op == "call_function" and not shown.isdisjoint(storages(written(at))):
+        changed = at.all_input_nodes if _runs_graphs(at) else written(at) if at.op == "call_function" else ()
+        if not shown.isdisjoint(storages(changed)):
             return True
         if left is not None:
             left.discard(at)
