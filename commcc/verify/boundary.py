@@ -25,6 +25,7 @@ from commcc.base.errors import CommccError
 from commcc.serialization.pt2.contract import contract, differing_entries
 from commcc.serialization.shapes import bounds_of, input_sizes
 from commcc.verify.memory import INITIAL
+from commcc.verify.same import same_values
 from commcc.verify.sharing import compare_sharing
 from commcc.verify.sizes import Poly, mismatch
 from commcc.verify.terms import Opaque, Tensor, Value, key_of
@@ -46,10 +47,9 @@ _HIDDEN = "memory of values without a shape"
 
 def match_inputs(before: fx.Graph, after: fx.Graph, report: Report) -> dict[str, str]:
     """Which input of BEFORE each input of AFTER stands for; differences in names, order and number reported."""
-    defaults = [{node.name: node.args for node in g.nodes if node.op == "placeholder"} for g in (before, after)]
-    old, new = (list(given) for given in defaults)
+    olds, news = ({node.name: node.args for node in g.nodes if node.op == "placeholder"} for g in (before, after))
+    old, new = list(olds), list(news)
     report.checked["inputs"] = len(old)
-    olds, news = set(old), set(new)
     if len(old) != len(new):
         gone = next((f"; without '{name}'" for name in old if name not in news), "")
         report.differs("input", "", f"{len(new)} inputs, BEFORE has {len(old)}{gone}")
@@ -64,7 +64,7 @@ def match_inputs(before: fx.Graph, after: fx.Graph, report: Report) -> dict[str,
         else:
             report.differs("input", name, f"input {position} is not in BEFORE")
     for name, was in matched.items():
-        if repr(defaults[1][name]) != repr(defaults[0][was]):
+        if not same_values(news[name], olds[was]):
             report.differs("input", name, "has another default value than in BEFORE")
     moved = [(p, a, b) for p, (a, b) in enumerate(zip(old, new, strict=False)) if a != b and b in olds]
     if moved and len(old) == len(new):

@@ -487,4 +487,5 @@ def written(node: fx.Node | None) -> list[Any]:
     """Operands that a node writes to."""
     if node is None or node.op != "call_function":
         return []
-    return [ops.argument(node, name) for name in ops.aliasing(node.target).writes]
+    writes = ops.aliasing(node.target).writes
+    return list(node.all_input_nodes) if writes == ops.ALL else [ops.argument(node, name) for name in writes]

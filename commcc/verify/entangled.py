@@ -22,13 +22,13 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from commcc.graph.ops import ALL, facts, is_getitem
-from commcc.graph.ops.functions import plain_name
+from commcc.graph.ops.functions import plain_name, transform_name
 from commcc.graph.ops.views import BITWISE
 from commcc.serialization.attributes import find
 from commcc.serialization.fake_ops import UnknownValue
 from commcc.verify.regroup import regroups
 from commcc.verify.sizes import Undecidable
-from commcc.verify.terms import path_of
+from commcc.verify.terms import TARGETS, path_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -68,6 +68,9 @@ def peculiarities(state: State, node: fx.Node, op: Op, operands: list[Tensor]) -
         given = (("made as", ("origins", _origins(node))),)
     if plain_name(node.target) is not None:  # to Python a list is no tuple
         given = (*given, ("kinds", ("kinds", str(pytree.tree_structure(node.args)))))
+    elif not isinstance(node.target, TARGETS) and transform_name(node.target) is None:
+        # Others may have its name, as all lambdas of one module have.
+        given = (*given, ("function", ("value", state.table.foreign(node.target))))
     if op.path in BITWISE and any(is_lazy(state, tensor) for tensor in operands):
         given = (*given, ("lazy", ("bool", "True")))
     return given
@@ -80,7 +83,8 @@ def _origins(node: fx.Node) -> tuple[Any, ...]:
     number: dict[fx.Node, int] = {}
     found: list[Any] = [tuple(number.setdefault(source, len(number)) for source in node.all_input_nodes)]
     for source in (rest := list(number)):
-        views = source.op == "call_function" and (is_getitem(source.target) or bool(facts(source.target).views))
+        fact = facts(source.target) if source.op == "call_function" else None
+        views = fact is not None and (is_getitem(source.target) or bool(fact.views) or fact.body)
         operands = source.all_input_nodes if views else []
         rest.extend(operand for operand in operands if operand not in number)
         at = tuple(number.setdefault(operand, len(number)) for operand in operands)

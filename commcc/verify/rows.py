@@ -53,6 +53,7 @@ from commcc.verify.clones import (
     shape_of,
 )
 from commcc.verify.contents import adds_up, is_whole
+from commcc.verify.entangled import named
 from commcc.verify.terms import bind
 
 if TYPE_CHECKING:
@@ -241,7 +242,8 @@ class RowRules:
 
     def _share_storage(self, node: fx.Node) -> None:
         a = bind(node)
-        views = [node.args[0]] if is_getitem(node.target) else [a.get(name) for name in aliasing(node.target).views]
+        names = named(a, ("a",) if is_getitem(node.target) else aliasing(node.target).views)
+        views = [a.get(name) for name in names]
         group = {node.name}
         for source in views:
             for used in source if isinstance(source, (list, tuple)) else [source]:
@@ -252,7 +254,7 @@ class RowRules:
     def _write(self, node: fx.Node, kind: Kind) -> None:
         """What is written in place is another value from now on, under all of its names."""
         aliases, a = aliasing(node.target), bind(node)
-        targets = [a.get(name) for name in aliases.writes]
+        targets = [a.get(name) for name in named(a, aliases.writes)]
         if aliases.pure or (ROW_RULES.get(op_name(node.target)) is RowRule.ACCUMULATE and self.of(a["self"]) is None):
             return
         own = [target for target in targets if isinstance(target, fx.Node) and target.name in self.own]

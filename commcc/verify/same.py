@@ -4,6 +4,7 @@
 
     identical(before, after)          # a file that was read twice, or a copy of a graph
     alike(before, after)              # the same nodes, of sub-graphs too; constants may hold something else
+    same_values(a.args, b.args)       # default values of inputs, tensors among them
 
 A walk over a graph (:mod:`commcc.verify.tracer`) sees the ops, names, targets and arguments of its nodes, what their
 ``val`` say, and what the root holds for ``get_attr``. Where all of these are the same it makes the same terms.
@@ -19,13 +20,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils import _pytree as pytree
 
 from commcc.graph.program import attribute, is_plain
+from commcc.serialization.attributes import content_hash, surroundings_hash
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from commcc.graph.program import Program
+    from commcc.verify.terms import Terms
 
 _PLAIN = frozenset({int, bool, str, torch.device})
 _NUMBERS = frozenset({int})
@@ -93,7 +97,36 @@ def _same_node(a: fx.Node, b: fx.Node, twin: Mapping[fx.Node, fx.Node]) -> bool:
     """Whether two nodes have the same name, target and arguments."""
     target = a.target is b.target or (isinstance(a.target, str) and a.target == b.target)
     named = (a.op, a.name) == (b.op, b.name) and target
-    return named and _same(a.args, b.args, twin) and _same(a.kwargs, b.kwargs, twin)
+    args = same_values(a.args, b.args) if a.op == "placeholder" else _same(a.args, b.args, twin)
+    return named and args and _same(a.kwargs, b.kwargs, twin)
+
+
+def same_values(a: Any, b: Any) -> bool:
+    """Whether two objects hold the same, as far as that is known: a tensor to the bit, and with what lies around it."""
+    leaves, others = pytree.tree_flatten(a), pytree.tree_flatten(b)
+    if a is b or leaves[1] != others[1]:
+        return a is b
+    for one, other in zip(leaves[0], others[0], strict=True):
+        tensors = isinstance(one, torch.Tensor) and one is not other
+        if tensors and not (is_plain(one) and is_plain(other) and _told(one) == _told(other)):
+            return False
+        if not tensors and not _same(one, other, {}):
+            return False
+    return True
+
+
+def _told(held: torch.Tensor) -> tuple[Any, ...]:
+    """All that can be asked of a tensor with values."""
+    hashes = content_hash(held), surroundings_hash(held)
+    return (type(held), held.device, held.stride(), held.requires_grad, *hashes)
+
+
+def opening(part: Any, table: Terms) -> str:
+    """What stands for a container in the structure of outputs: named tuples of several types are several things."""
+    kind, known = type(part), fx.immutable_collections
+    plain = kind in (tuple, list, dict, known.immutable_list, known.immutable_dict)
+    bracket = "{" if isinstance(part, dict) else "[" if isinstance(part, list) else "("
+    return bracket if plain else f"{kind.__qualname__} {table.foreign(kind)}{bracket}"
 
 
 def _same(a: Any, b: Any, twin: Mapping[fx.Node, fx.Node]) -> bool:

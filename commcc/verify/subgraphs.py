@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from commcc.graph.index.traits import launches_inside
+from commcc.graph.ops.operands import reaching
 from commcc.verify.barriers import sides
 from commcc.verify.contents import CAST
 from commcc.verify.pair import kind_of
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from torch import fx
 
+    from commcc.graph.ops import OpFacts
     from commcc.verify.sizes import Shape
     from commcc.verify.terms import Value
     from commcc.verify.trace import State
@@ -45,6 +47,16 @@ def meeting(graph: fx.Graph, root: torch.nn.Module) -> list[fx.Node]:
     """The nodes that are handed a sub-graph which launches a collective."""
     users = dict.fromkeys(user for node in graph.find_nodes(op="get_attr") for user in node.users)
     return [user for user in users if launches_inside(user, root)]
+
+
+def deeds_of(op: OpFacts) -> Summary:
+    """What an op does that a higher-order op calls, besides computing its results."""
+    if reaching(op):
+        return ANYTHING
+    unknown = op.effect or op.barrier
+    shares: frozenset[Shape | None] = frozenset({None} if op.views else ())
+    effects = unknown or op.host_sync or op.assertion
+    return Summary(op.random, effects, op.writing, unknown, shares, fence=op.barrier)
 
 
 @dataclass

@@ -29,7 +29,7 @@ from torch import fx
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 from commcc.graph.index.waits import begun_elsewhere
-from commcc.graph.ops import OpaqueOp, argument_names, facts, op_name
+from commcc.graph.ops import OpaqueOp, argument_names, as_given, facts, op_name
 from commcc.graph.ops.twins import functional
 from commcc.verify.sizes import Meta, Poly, Shape, Size, Undecidable, product
 
@@ -380,7 +380,7 @@ _MISSING = object()
 #: Whole numbers up to here are the same as floats.
 _EXACT = 1 << 53
 _CONSTANTS = (torch.dtype, torch.device, torch.layout, torch.memory_format)
-_TARGETS = (OpOverload, OpOverloadPacket, HigherOrderOperator, OpaqueOp)
+TARGETS = (OpOverload, OpOverloadPacket, HigherOrderOperator, OpaqueOp)
 
 
 @lru_cache(maxsize=4096)
@@ -423,14 +423,14 @@ def _signature(target: Any) -> Signature:
 
 
 def bind(node: fx.Node, signature: Signature | None = None) -> dict[str, Any]:
-    """Arguments by name, in schema order; by position where there is no schema, or it does not fit.
+    """Arguments by name, in schema order; as they are given where there is no schema, or it does not fit.
 
     Numbers that meet tensors of floats are floats: there, ``mul(x, 2)`` is ``mul(x, 2.0)``. Between integers it is not.
     """
     names, defaults, required, numbers = signature or _signature(node.target)
     args, kwargs = node.args, node.kwargs
     if len(args) > len(names) or (kwargs and not set(names).issuperset(kwargs)):
-        return {**{str(i): a for i, a in enumerate(args)}, **{name: kwargs[name] for name in sorted(kwargs)}}
+        return as_given(node)
     bound: dict[str, Any] = dict(zip(names, (*args, *defaults[len(args) :]), strict=True))
     for name in names[len(args) :] if kwargs else ():
         bound[name] = kwargs.get(name, bound[name])
@@ -493,7 +493,7 @@ def _rare_key(table: Terms, value: Any) -> tuple[Any, ...]:
         return ("dict", tuple((repr(name), key_of(table, part)) for name, part in parts))
     if isinstance(value, slice):
         return ("slice", tuple(key_of(table, part) for part in (value.start, value.stop, value.step)))
-    if isinstance(value, _TARGETS):
+    if isinstance(value, TARGETS):
         return ("op", path_of(value))
     if value is Ellipsis:
         return ("ellipsis",)

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx, nn
 
-from commcc.graph.ops import Aliasing, aliasing, collective_of, op_name
+from commcc.graph.ops import Aliasing, aliasing, collective_of, only_computes, op_name
 from commcc.graph.ops.constants import ZEROS
 from commcc.graph.ops.counting import BY_LENGTH, bins_of, is_as_long, marked
 from commcc.graph.ops.filled import counts_to, is_filled
@@ -273,7 +273,7 @@ class Dispatch(Pieces):
         """Whether a tensor that all chunks share is zeros: to each chunk its own, if nobody writes to it."""
         if not isinstance(node, fx.Node) or self.of(node) is not None or not is_filled(node, 0):
             return False
-        return all(aliasing(user.target) == Aliasing() for user in node.users)
+        return all(aliasing(user.target) == Aliasing() and only_computes(user.target) for user in node.users)
 
     def _collected(self, target: fx.Node, index: Any, source: Any) -> Kind:
         """Rows added up by a number of their own; ones, to zeros, count how many rows have each number."""

@@ -31,7 +31,7 @@ from commcc.graph.ops import ALL, facts, is_getitem
 from commcc.graph.ops.arithmetic import ON_SIZES
 from commcc.graph.ops.constants import COPIES
 from commcc.graph.ops.effects import CASTING
-from commcc.graph.ops.operands import handed_group
+from commcc.graph.ops.operands import called, handed_group
 from commcc.graph.ops.sizes import EXTENTS
 from commcc.graph.ops.views import BITWISE, GATHERING
 from commcc.graph.program import is_plain
@@ -46,8 +46,9 @@ from commcc.verify.launches import launch, wait
 from commcc.verify.memory import Flight
 from commcc.verify.normalise import check_order
 from commcc.verify.regroup import regroups
+from commcc.verify.same import opening
 from commcc.verify.sizes import UNKNOWN, Impossible, Undecidable, mismatch, relevant
-from commcc.verify.subgraphs import Body, meeting, parameter
+from commcc.verify.subgraphs import Body, deeds_of, meeting, parameter
 from commcc.verify.terms import ANYTHING, Opaque, Summary, Tensor, Value, all_tensors, key_of, tensors_in
 from commcc.verify.trace import OP, VIEW, Event, Output, Step, Trace
 from commcc.verify.verdict import Report
@@ -136,7 +137,7 @@ class Tracer(Explainer):
     def _leaves(self, node: fx.Node, part: Any, path: str, structure: list[str]) -> None:
         if isinstance(part, (tuple, list, dict)):
             names = list(part) if isinstance(part, dict) else range(len(part))
-            structure.append("{" if isinstance(part, dict) else "[" if isinstance(part, list) else "(")
+            structure.append(opening(part, self.table))
             for name in names:
                 structure.append(f"{name!r}:" if isinstance(part, dict) else "")
                 self._leaves(node, part[name], f"{path}.{name}" if path else str(name), structure)
@@ -156,15 +157,10 @@ class Tracer(Explainer):
             return self._getitem(node)
         op = self.table.op(node.target)
         fact, path, twin = op.fact, op.path, op.twin
-        if fact.wait and waits_for_unknown(node):
-            return self._opaque(node, self.arguments(node), "", self.table.fence(node.target))
         if fact.wait:
-            waited = wait(self, node)
-            return (
-                self._opaque(node, self.arguments(node), "", self.table.fence(node.target))
-                if waited is None
-                else waited
-            )
+            waited = None if waits_for_unknown(node) else wait(self, node)
+            fence = self.table.fence(node.target)
+            return self._opaque(node, self.arguments(node), "", fence) if waited is None else waited
         if fact.launch is not None and fact.launch.asynchronous:
             return launch(self, node, fact.launch, self.groups)
         arguments = self.arguments(node, read=fact.reads)
@@ -227,7 +223,7 @@ class Tracer(Explainer):
         keys = tuple([(name, key_of(table, value)) for name, value in arguments.items()])
         tensors = all_tensors(arguments)
         handed = opaque_in(arguments.values())
-        does = self._deeds(node, op, arguments, handed)
+        does = self._deeds(node, op, handed)
         written = self._written(fact, arguments, everything=does.writes) if does.writes or fact.writing else []
         keys = (*keys, *self.hidden.written(self.hidden.found_in(handed))) if handed else keys
         if written and (shared := entangled(node, self.root, self.memory, table, tensors, written)):
@@ -250,7 +246,8 @@ class Tracer(Explainer):
             table.undecided.setdefault(plain, why or unknown or f"what {path} reads around its operands")
         self.write(node, term, written, crossing=copies_across(arguments))
         if fact.joins is not None:
-            self.memory.link(tensor.root for name in fact.joins for tensor in all_tensors(arguments.get(name)))
+            joined = named(arguments, ALL if fact.views == ALL else fact.joins)
+            self.memory.link(tensor.root for name in joined for tensor in all_tensors(arguments.get(name)))
         val = self._restated(node, plain) if self.relaid else node.meta.get("val")
         if fact.allocates and not self.relaid and not self.first:
             check_allocation(self, node, val, term)
@@ -308,11 +305,11 @@ class Tracer(Explainer):
             table.undecided.setdefault(term, f"{key[1]} reads tensors that lie otherwise than in BEFORE")
         return term
 
-    def _deeds(self, node: fx.Node, op: Op, arguments: dict[str, Any], handed: Sequence[Opaque]) -> Summary:
+    def _deeds(self, node: fx.Node, op: Op, handed: Sequence[Opaque]) -> Summary:
         """What calling an op does besides computing its result, by itself or through what it is handed."""
         table = self.table
         inner = [table.summaries[value.term] for value in handed if value.term in table.summaries]
-        inner.extend([table.op(value).does for value in arguments.values() if callable(value)])
+        inner.extend(map(deeds_of, called(node)) if op.fact.body or op.fact.effect else ())
         if op.fact.body and not inner and handed:
             inner.append(ANYTHING)
         does = reduce(or_, inner, op.does) if inner else op.does
@@ -456,7 +453,8 @@ class Tracer(Explainer):
         known = table.subgraphs.get(id(module))
         if known is not None:
             return known[0]
-        if self.depth >= MAX_DEPTH:
+        places = module.graph.find_nodes(op="placeholder")
+        if self.depth >= MAX_DEPTH or any(node.args for node in places):  # default values are not looked into
             return table.foreign(module)
         report = Report()
         if not check_order(module.graph, report, " in a sub-graph"):
@@ -465,7 +463,6 @@ class Tracer(Explainer):
         deeper: Any = {"depth": self.depth + 1, "groups": self.groups, "fixed": self.fixed}
         inner = Tracer(table, module, first=self.first, **deeper)
         inner.casting = casting
-        places = [node for node in module.graph.nodes if node.op == "placeholder"]
         trace = inner.walk(module.graph, {node.name: parameter(i, node) for i, node in enumerate(places)})
         self.trace.events.extend(replace(event, filled=None) for event in trace.events)
         for name in ("live", "doubts", "alone", "disputed"):

@@ -58,7 +58,8 @@ def assign_storages(
         if node.op == "get_attr":
             constants[constant] = shared
         elif node.op == "call_function" and (names := facts[id(node.target)].joins) is not None:
-            both = [ops.argument(node, name) for name in names]
+            unsaid = facts[id(node.target)].views == ops.ALL
+            both = node._input_nodes if unsaid else [ops.argument(node, name) for name in names]
             joined.append(tuple(s for held in both if isinstance(held, fx.Node) for s in storages[number[held]]))
         storages.append(shared)
     return united(storages, joined) if joined else tuple(storages)

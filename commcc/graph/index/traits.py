@@ -13,7 +13,7 @@ from commcc.graph import ops
 from commcc.graph.index.storage import assign_storages
 from commcc.graph.index.waits import waits_for_unknown
 from commcc.graph.ops.constants import COPIES
-from commcc.graph.ops.operands import handed_group, nodes_in, written
+from commcc.graph.ops.operands import called, handed_group, nodes_in, reaching, written
 from commcc.graph.ops.views import CASTS
 from commcc.graph.program import attribute
 
@@ -90,13 +90,14 @@ def traits_of(node: fx.Node, root: torch.nn.Module, groups: Container[str] = ())
         # What may be a sub-graph, of which the file says nothing.
         return Traits(tuple(node._input_nodes), random=True, effect=True, barrier=True, opaque=True, shares=True)
     inner = [_inner_traits(graph, groups) for graph in sub_graphs(node, root)] if fact.body or fact.effect else []
-    handed = [ops.facts(target) for target in _handed(node)] if inner or fact.body or fact.effect else []
+    handed = called(node) if fact.body or fact.effect else []
+    hidden = any(part.hidden for part in inner) or any(map(reaching, handed))
     writes = written(node)
     if any(part.writes for part in inner):
         writes = tuple(dict.fromkeys((*writes, *node._input_nodes)))
     sync = fact.host_sync or copies
     parts: list[Traits | ops.OpFacts] = [*inner, *handed]
-    effect = fact.effect or any(part.effect for part in parts)
+    effect = fact.effect or hidden or any(part.effect for part in parts)
     return Traits(
         writes,
         compute=compute or any(part.compute for part in inner),
@@ -104,7 +105,7 @@ def traits_of(node: fx.Node, root: torch.nn.Module, groups: Container[str] = ())
         random=fact.random or effect or any(part.random for part in parts),
         host_sync=sync,
         effect=effect or fact.assertion or sync,
-        barrier=fact.barrier or fenced or any(part.barrier for part in parts),
+        barrier=fact.barrier or fenced or hidden or any(part.barrier for part in parts),
         cast=cast,
         opaque=fact.acts or fact.body,
         host_copy=copies,
@@ -112,9 +113,9 @@ def traits_of(node: fx.Node, root: torch.nn.Module, groups: Container[str] = ())
         sends=copying.sources if copying is not None and copying.unblocked and not copies else (),
         device="" if copying is None else copying.device,
         awaits=_awaited(node, copying) if sync or copying is not None else frozenset(),
-        shares=_shares(fact, node) or any(part.shares for part in inner),
+        shares=_shares(fact, node) or any(part.shares for part in inner) or any(op.views for op in handed),
         constants=any(part.constants for part in inner),
-        hidden=any(part.hidden for part in inner),
+        hidden=hidden,
     )
 
 
@@ -157,7 +158,7 @@ def only_computes(target: Any) -> bool:
     """Whether every node with this op has no traits, unless it copies to the host. What an op of a library that is not
     there does also depends on what it is handed.
     """
-    if isinstance(target, ops.OpaqueOp) or _UNBLOCKED in ops.argument_names(target):
+    if isinstance(target, ops.OpaqueOp) or ops.takes(target, _UNBLOCKED):
         return False
     if ops.facts(target).views == ops.ALL:
         return False
@@ -211,7 +212,7 @@ def _copying(node: fx.Node) -> _Copying | None:
         return None
     to, held = next(iter(targets)), set(nodes_in(into)) if into is not None else set()
     elsewhere = tuple(n for n in node._input_nodes if n not in held and _device_of(n) not in ("", "meta", to))
-    named = _UNBLOCKED in ops.argument_names(node.target)
+    named = ops.takes(node.target, _UNBLOCKED)
     if not elsewhere or not (to == _HOST or (named and all(_device_of(n) == _HOST for n in elsewhere))):
         return None
     device = (
@@ -242,19 +243,6 @@ def _cast_key(node: fx.Node) -> str | None:
     if not isinstance(source, torch.Tensor) or not isinstance(val, torch.Tensor) or source.device != val.device:
         return None
     return f"{name} {source.dtype} {node.args[1:]} {sorted(node.kwargs.items())}"
-
-
-def _handed(node: fx.Node) -> list[Any]:
-    """Ops among the arguments of a higher-order op."""
-    handed: list[Any] = []
-
-    def look(leaf: Any) -> Any:
-        if callable(leaf) and not isinstance(leaf, fx.Node):
-            handed.append(leaf)
-        return leaf
-
-    fx.node.map_aggregate((node.args, node.kwargs), look)
-    return handed
 
 
 def sub_graphs(node: fx.Node, root: torch.nn.Module) -> list[fx.Graph]:

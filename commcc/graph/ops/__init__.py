@@ -29,12 +29,15 @@ if TYPE_CHECKING:
         OpaqueOp,
         argument,
         argument_names,
+        as_given,
         described_as,
         is_getitem,
         library_of,
+        names_given,
         op_name,
         overload,
         set_argument,
+        takes,
     )
     from commcc.graph.ops.products import COMPUTE
     from commcc.graph.ops.table import (
@@ -55,8 +58,8 @@ _HOMES = {
     "collective_table": ("WAIT",),
     "communication": ("collective_of", "group_size_of", "is_local", "is_unknown_communication", "is_wait"),
     "names": (
-        *("OpaqueOp", "argument", "argument_names", "described_as", "is_getitem", "library_of", "op_name"),
-        *("overload", "set_argument"),
+        *("OpaqueOp", "argument", "argument_names", "as_given", "described_as", "is_getitem", "library_of"),
+        *("names_given", "op_name", "overload", "set_argument", "takes"),
     ),
     "products": ("COMPUTE",),
     "table": (
@@ -76,6 +79,7 @@ __all__ = [
     "aliasing",
     "argument",
     "argument_names",
+    "as_given",
     "collective_of",
     "described_as",
     "facts",
@@ -90,10 +94,12 @@ __all__ = [
     "is_unknown_communication",
     "is_wait",
     "library_of",
+    "names_given",
     "only_computes",
     "op_name",
     "overload",
     "set_argument",
+    "takes",
 ]
 
 

@@ -78,6 +78,8 @@ WRAPPERS = frozenset(
         *("run_and_save_rng_state", "run_with_rng_state", "graphsafe_run_with_rng_state", "run_dtensor_rng_op"),
     )
 )
+#: Those of them that hand on copies of what the op writes: PyTorch makes them only of ops that say all of that.
+CLONING = frozenset({"higher_order.auto_functionalized", "higher_order.auto_functionalized_v2"})
 RANDOM_WRAPPERS = frozenset(
     f"higher_order.{name}"
     for name in (

@@ -14,7 +14,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
+from commcc.graph.ops import packets
 from commcc.graph.ops.collective_table import COLLECTIVES
+from commcc.graph.ops.functions import plain_name
+from commcc.graph.ops.libraries import OWN
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,6 +25,10 @@ if TYPE_CHECKING:
     from torch import fx
 
     from commcc.graph.ops.described import Description
+
+
+#: What the names of known ops and functions begin with.
+_KNOWN = OWN | {"builtins", "math"}
 
 
 @dataclass(frozen=True)
@@ -57,7 +64,10 @@ def constants_of(target: Any) -> dict[str, Any]:
 
 @lru_cache(maxsize=4096)
 def op_name(target: Any) -> str:
-    """Library and op without the overload: ``aten.mm``, ``higher_order.cond``, ``operator.getitem``."""
+    """Library and op without the overload: ``aten.mm``, ``higher_order.cond``, ``operator.getitem``.
+
+    Of other functions of Python, several may have one name.
+    """
     if isinstance(target, str):
         return target
     if isinstance(target, OpOverload):
@@ -73,7 +83,10 @@ def op_name(target: Any) -> str:
         return ".".join(parts[:2])
     module = getattr(target, "__module__", None) or ""
     prefix = "operator" if module == "_operator" else module
-    return f"{prefix}.{getattr(target, '__name__', repr(target))}"
+    name = f"{prefix}.{getattr(target, '__name__', repr(target))}"
+    # A user's module may have the name of a library; what it holds are not the ops of that.
+    borrowed = prefix in _KNOWN and plain_name(target) is None
+    return f"python.{name}" if borrowed else name
 
 
 def library_of(target: Any) -> str:
@@ -99,11 +112,31 @@ def argument_names(target: Any) -> tuple[str, ...]:
     return tuple(a.name for a in schema.arguments) if schema is not None else ()
 
 
+def takes(target: Any, name: str) -> bool:
+    """Whether an op has an argument of that name, as far as its names are known; one without an overload may have."""
+    if isinstance(target, OpOverloadPacket) and packets.is_named(target, name):
+        return True
+    return name in argument_names(target)
+
+
+def names_given(node: fx.Node) -> tuple[str, ...]:
+    """Names of the positional arguments of a call, as far as they are known."""
+    names = argument_names(node.target)
+    return packets.position_names(node) if not names and isinstance(node.target, OpOverloadPacket) else names
+
+
+def as_given(node: fx.Node) -> dict[str, Any]:
+    """The arguments of a call of which no names are known, or that fits none: by position, but for those of packets."""
+    names, kwargs = () if argument_names(node.target) else names_given(node), node.kwargs
+    placed = {names[at] if at < len(names) else str(at): given for at, given in enumerate(node.args)}
+    return {**placed, **{name: kwargs[name] for name in sorted(kwargs)}}
+
+
 def argument(node: fx.Node, name: str, default: Any = None) -> Any:
     """The argument called ``name``, given by keyword or by position; ``default`` when it is not given."""
     if name in node.kwargs:
         return node.kwargs[name]
-    names = argument_names(node.target)
+    names = names_given(node)
     position = names.index(name) if name in names else len(node.args)
     if position < len(node.args):
         return node.args[position]
@@ -115,7 +148,7 @@ def set_argument(node: fx.Node, name: str, value: Any) -> None:
     if name in node.kwargs:
         node.kwargs = {**node.kwargs, name: value}
         return
-    names = argument_names(node.target)
+    names = names_given(node)
     position = names.index(name) if name in names else len(node.args)
     if position >= len(node.args):
         raise KeyError(name)

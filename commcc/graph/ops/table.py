@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
-from commcc.graph.ops import effects, libraries, undeclared
+from commcc.graph.ops import effects, libraries, packets, undeclared
 from commcc.graph.ops.communication import collective_of, is_unknown_communication, is_wait
 from commcc.graph.ops.functions import plain_name
 from commcc.graph.ops.names import argument_names, described_as, library_of, op_name
@@ -166,28 +166,34 @@ def _of_unknown(target: Any) -> OpFacts:
     return OpFacts(name, writes=ALL, views=ALL, barrier=barrier, effect=not barrier)
 
 
+#: What an op without an overload may do if any of its overloads does, and what it does only if all of them do.
+_ANY = (
+    *("writes_keywords", "reads", "strides", "storage", "identity", "sometimes"),
+    *("random", "host_sync", "barrier", "effect", "body"),
+)
+_EVERY = ("allocates", "assertion", "wait", "lists")
+
+
 def _of_packet(packet: OpOverloadPacket) -> OpFacts:
-    """Which overload runs is known only at run time: what any of them does, the op may do."""
-    names: list[str] = packet.overloads()  # type: ignore[no-untyped-call]
-    every = [_of_op(getattr(packet, name)) for name in names]
+    """Which overload runs is known only at run time: what any of them does, the op may do.
 
-    def together(key: str) -> tuple[str, ...]:
-        if ALL in (getattr(fact, key) for fact in every):
-            return ALL
-        return tuple(dict.fromkeys(name for fact in every for name in getattr(fact, key)))
-
+    Where a name does not say which argument is meant, all arguments are.
+    """
+    every = [_of_op(op) for op in packets.overloads_of(packet)]
+    changed: dict[str, Any] = {key: any(getattr(fact, key) for fact in every) for key in _ANY}
+    changed.update({key: all(getattr(fact, key) for fact in every) for key in _EVERY})
+    for key in ("writes", "views"):
+        names = dict.fromkeys(name for fact in every for name in getattr(fact, key))
+        known = "*" not in names and all(packets.has_one_place(packet, name) for name in names)
+        changed[key] = tuple(names) if known else ALL
+    views = changed["views"]
+    if any(fact.joins != every[0].joins or (fact.assertion and not changed["assertion"]) for fact in every):
+        changed["effect"] = changed["barrier"] = True
+    # An ``out`` is named where it is given; what overloads take by position, some may give views of and others not.
+    taken = [set(fact.views).intersection(packets.fixed_names(packet)) for fact in every]
+    changed["sometimes"] = changed["sometimes"] or views == ALL or any(names != taken[0] for names in taken)
     bases = max((fact.bases for fact in every), key=len, default=())
-    return replace(
-        every[0],
-        writes=together("writes"),
-        views=together("views"),
-        bases=tuple(together("views") for _ in bases),
-        strides=any(fact.strides for fact in every),
-        storage=any(fact.storage for fact in every),
-        random=any(fact.random for fact in every),
-        barrier=any(fact.barrier for fact in every),
-        effect=any(fact.effect for fact in every),
-    )
+    return replace(every[0], arguments=(), bases=tuple(views for _ in bases), **changed)
 
 
 def _of_op(op: OpOverload) -> OpFacts:
