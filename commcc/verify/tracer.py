@@ -33,12 +33,12 @@ from commcc.graph.ops.constants import COPIES
 from commcc.graph.ops.effects import CASTING
 from commcc.graph.ops.operands import handed_group
 from commcc.graph.ops.sizes import EXTENTS
-from commcc.graph.ops.views import BITWISE, GATHERING
+from commcc.graph.ops.views import GATHERING
 from commcc.graph.program import is_plain
 from commcc.serialization.attributes import content_hash, find, surroundings_hash
 from commcc.serialization.fake_ops import UnknownValue
 from commcc.verify.annotations import check_allocation, hold_against, hold_element_against
-from commcc.verify.entangled import WHY, entangled, is_lazy, named, peculiarities
+from commcc.verify.entangled import WHY, entangled, lazily, named, peculiarities
 from commcc.verify.explained import Explainer, settled
 from commcc.verify.hidden import opaque_in
 from commcc.verify.host import copies_across
@@ -179,8 +179,8 @@ class Tracer(Explainer):
             try:
                 if fills:
                     return self.filled(node, path, arguments)
-                if path in BITWISE and any(is_lazy(self, tensor) for tensor in all_tensors(arguments)):
-                    raise Undecidable("a view of bits that are conjugated or negated only when they are read")
+                if lazily(self, node, all_tensors(arguments)):
+                    raise Undecidable("a view, or a copy, of what is conjugated or negated only when it is read")
                 return self.regrouped(node, path, arguments) if twin == path else self.delivered(node, twin, arguments)
             except Impossible as reason:
                 keys = tuple(key_of(self.table, value) for value in arguments.values())
@@ -373,7 +373,7 @@ class Tracer(Explainer):
             candidates = owners[index if index < len(owners) else 0] if owners else []
             if not isinstance(result, Tensor) or result.base is None:
                 continue
-            if fact.sometimes or len(candidates) > 1:
+            if fact.sometimes or len(candidates) > 1 or lazily(self, node, candidates):
                 result.may_copy = True
                 self.memory.link(tensor.root for tensor in candidates)
             name = next((n for n, held in arguments.items() if result.base in all_tensors(held)), None)
