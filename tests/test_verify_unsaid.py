@@ -10,7 +10,7 @@ import torch
 from commcc.graph.ops.lazy import minds_lazy
 from commcc.graph.ops.undeclared import VIEWS
 from commcc.verify import verify
-from tests.verify_graphs import Graph, aten, proved
+from tests.verify_graphs import Graph, aten, differs, proved
 
 LAZY = {aten._conj.default: torch.complex64, aten._neg_view.default: torch.float32}
 
@@ -61,3 +61,19 @@ def test_pytorch_says_which_views_it_copies(lazy):
         part = made if isinstance(made, torch.Tensor) else made[0]
         copied = part.untyped_storage().data_ptr() != x.untyped_storage().data_ptr()
         assert minds_lazy(op) or not copied, name
+
+
+def copied(wrong):
+    """A copy whose strides are not worked out, with a val of another number of dimensions."""
+    g = Graph()
+    with g.mode:
+        vector = torch.empty(2)
+    made = g(aten.clone.default, g(aten.slice.Tensor, g.input("x", 4, 2), 1, 0, 2, 2), val=vector if wrong else None)
+    return g.program(g(aten.as_strided.default, made, [2], [1], val=vector))
+
+
+def test_strides_of_another_number_of_dimensions_are_not_taken():
+    proved(copied(False), copied(False))
+    differs(copied(False), copied(True), "value", "its val says shape")
+    assert verify(copied(True), copied(False)).status != "proved"
+    verify(copied(True), copied(True))
