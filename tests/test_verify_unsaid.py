@@ -77,3 +77,39 @@ def test_strides_of_another_number_of_dimensions_are_not_taken():
     differs(copied(False), copied(True), "value", "its val says shape")
     assert verify(copied(True), copied(False)).status != "proved"
     verify(copied(True), copied(True))
+
+
+def asserted(claim, *, check=True, used="size", val=True):
+    """An assertion about an element of a tensor, which is a size of something, multiplied or not used at all."""
+    g = Graph()
+    x = g.input("x", 4)
+    counts = g.input("counts", 2, dtype=torch.int64)
+    positive = g(aten.all.default, g(aten.gt.Scalar, x, 0))
+    item = g(aten._local_scalar_dense.default, g(aten.select.int, counts, 0, 0))
+    about = {
+        "bool": lambda: g(aten.item.default, positive, val=True),
+        "int": lambda: g.graph.call_function(operator.ge, (item, 0)),
+        "tensor": lambda: positive,
+    }[claim]()
+    if check:
+        op = aten._assert_async.msg if claim == "tensor" else aten._assert_scalar.default
+        g.graph.create_node("call_function", op, (about, "wrong"), {}, "check")
+    if not val:
+        del about.meta["val"]
+    made = {
+        "size": lambda: g(aten.new_zeros.default, x, [g(operator.mul, item, 2)]),
+        "number": lambda: g(aten.mul.Tensor, counts, item),
+        "": lambda: g(aten.log.default, x),
+    }[used]()
+    return g.program(made)
+
+
+def test_an_assertion_about_what_a_tensor_holds_stays():
+    verdict = proved(asserted("int"), asserted("int", check=False))
+    assert "is not checked in AFTER" in [note.text for note in verdict.notes]
+    for claim, how in (
+        *(("int", {"used": used}) for used in ("number", "")),
+        *(("bool", {"used": used}) for used in ("size", "")),
+        *(("tensor", {"val": val}) for val in (True, False)),
+    ):
+        refused(asserted(claim, **how), asserted(claim, check=False, **how))
