@@ -20,6 +20,7 @@ import torch
 
 from commcc.graph.ops import facts
 from commcc.graph.ops.functions import plain_name
+from commcc.graph.ops.operands import nodes_in
 from commcc.verify.terms import bind
 
 if TYPE_CHECKING:
@@ -101,15 +102,8 @@ def _given_as_size(node: fx.Node) -> bool:
             seen.add(user)
             if plain_name(user.target) is not None:
                 rest.append(user)
-            elif any(part is number for part in _whole_numbers(user)):
+                continue
+            types = _types(user.target)
+            if number in nodes_in([given for name, given in bind(user).items() if "int" in types.get(name, "")]):
                 return True
     return False
-
-
-def _whole_numbers(node: fx.Node) -> list[Any]:
-    """What an op is given where it takes nothing but whole numbers."""
-    types, found = _types(node.target), []
-    for name, given in bind(node).items():
-        if "int" in types.get(name, ""):
-            found.extend(given if isinstance(given, (list, tuple)) else [given])
-    return found

@@ -60,6 +60,7 @@ def report_causes(pair: Pair) -> None:
             causes.append(step)
         else:
             consequences += 1
+            pair.uncaused = pair.uncaused or (step.node if step.kind == OP else "")
     if not pair.changed and not consequences:
         causes = [step for step in causes if step.kind != VIEW]
     causes = [step for step in causes if step.kind != VIEW or step.operands]  # new memory alone changes nothing
