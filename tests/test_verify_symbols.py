@@ -203,7 +203,7 @@ def test_checks_of_sizes_and_reads_that_are_gone_are_remarks():
         if "check" in kept:
             check = g.graph.call_function(operator.ge, (item, 0))
             g.graph.create_node("call_function", aten._assert_scalar.default, (check, "positive"), {}, "check")
-        return g.program(g(aten.mul.Tensor, counts, item))
+        return g.program(g(aten.new_zeros.default, counts, [item]))
 
     verdict = verify(make("dead", "check"), make())
     assert verdict.status == "proved"

@@ -254,6 +254,8 @@ def _conclude(pair: Pair) -> None:
     if pair.changed and not report.findings and not report.unproved and not pair.same:
         text = "; ".join(pair.consequences) or "the graphs differ"
         report.differs("value", "", f"{text}, for a reason that was not found")
+    elif pair.uncaused and not report.findings and not report.unproved and not pair.same:
+        report.gap("value", pair.uncaused, "works on what BEFORE does not have, for a reason that was not found")
 
 
 Both = tuple["Program", "Program"]

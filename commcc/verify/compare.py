@@ -20,6 +20,7 @@ import torch
 
 from commcc.graph.ops import argument, facts, group_size_of, is_compute
 from commcc.graph.ops.twins import functional
+from commcc.verify.claims import Claims
 from commcc.verify.contents import BITS, CAST, is_widening
 from commcc.verify.memory import LOAD
 from commcc.verify.pair import Difference, settings
@@ -59,6 +60,7 @@ def report_causes(pair: Pair) -> None:
             causes.append(step)
         else:
             consequences += 1
+            pair.uncaused = pair.uncaused or (step.node if step.kind == OP else "")
     if not pair.changed and not consequences:
         causes = [step for step in causes if step.kind != VIEW]
     causes = [step for step in causes if step.kind != VIEW or step.operands]  # new memory alone changes nothing
@@ -426,14 +428,14 @@ def _without_checks(pair: Pair, old: list[tuple[int, str]], new: list[tuple[int,
     them. Assertions about what a tensor holds are the program's own, and have to stay.
     """
     lost = Counter(term for term, _ in old) - Counter(term for term, _ in new)
-    gone = []
+    gone, claims = [], Claims(pair.old_nodes.values())
     # Of several that ask for the same, those are gone whose names are.
     for term, name in sorted(old, key=lambda effect: effect[1] in pair.new_nodes) if lost else ():
         node = pair.old_nodes.get(name)
         fact = None if node is None else facts(node.target)
         if node is None or fact is None or not lost[term]:
             continue
-        sizes = fact.assertion and not any(hasattr(used.meta.get("val"), "shape") for used in node.all_input_nodes)
+        sizes = fact.assertion and claims.about_sizes(node)
         if sizes and ("bool", "False") in dict(pair.table.keys[term][2]).values():
             continue  # it fails for the sizes that both are compared for: BEFORE never gets further
         if sizes or fact.host_sync:

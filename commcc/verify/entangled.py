@@ -23,7 +23,7 @@ from torch.utils import _pytree as pytree
 
 from commcc.graph.ops import ALL, facts, is_getitem
 from commcc.graph.ops.functions import plain_name, transform_name
-from commcc.graph.ops.views import BITWISE
+from commcc.graph.ops.lazy import minds_lazy
 from commcc.serialization.attributes import find
 from commcc.serialization.fake_ops import UnknownValue
 from commcc.verify.regroup import regroups
@@ -61,6 +61,11 @@ def is_lazy(state: State, tensor: Tensor) -> bool:
     return False
 
 
+def lazily(state: State, node: fx.Node, operands: list[Tensor]) -> bool:
+    """Whether an op that gives views is handed what it may copy, or refuse, since it is worked out only when read."""
+    return minds_lazy(node.target) and any(is_lazy(state, tensor) for tensor in operands)
+
+
 def peculiarities(state: State, node: fx.Node, op: Op, operands: list[Tensor]) -> tuple[tuple[str, Any], ...]:
     """Arguments for what an op may ask of its operands besides what they hold and how they lie; mostly none."""
     given: tuple[tuple[str, Any], ...] = ()
@@ -71,7 +76,7 @@ def peculiarities(state: State, node: fx.Node, op: Op, operands: list[Tensor]) -
     elif not isinstance(node.target, TARGETS) and transform_name(node.target) is None:
         # Others may have its name, as all lambdas of one module have.
         given = (*given, ("function", ("value", state.table.foreign(node.target))))
-    if op.path in BITWISE and any(is_lazy(state, tensor) for tensor in operands):
+    if lazily(state, node, operands):
         given = (*given, ("lazy", ("bool", "True")))
     return given
 

@@ -21,6 +21,7 @@ from commcc.verify.contents import (
     is_widening,
     meet,
 )
+from commcc.verify.hidden import opaque_in
 from commcc.verify.regroup import converts, regroup
 from commcc.verify.reshaping import COPY, INVALID, MAYBE, Formed
 from commcc.verify.sizes import (
@@ -133,6 +134,7 @@ class Explainer(State):
 
     def filled(self, node: fx.Node, path: str, arguments: dict[str, Any]) -> Value:
         """``copy_`` and ``_foreach_copy_``: the targets hold the elements of the sources, converted, one by one."""
+        _check_shapes(arguments)
         targets, sources = tensors_in(arguments.get("self")), tensors_in(arguments.get("src"))
         if len(targets) != len(sources) or not targets:
             raise Undecidable("another number of targets than of sources")
@@ -176,6 +178,7 @@ class Explainer(State):
 
     def delivered(self, node: fx.Node, twin: str, arguments: dict[str, Any]) -> Value:
         """An op that writes what another one gives, its twin, into tensors that it is handed as ``out``."""
+        _check_shapes(arguments)
         fact = facts(node.target)
         outs = [tensor for name in fact.writes for tensor in tensors_in(arguments.get(name))]
         given = {name: value for name, value in arguments.items() if name not in fact.writes}
@@ -201,6 +204,12 @@ class Explainer(State):
             results.append(held)
         self.trace.copies += 1
         return results[0] if isinstance(formed, Formed) else tuple(results)
+
+
+def _check_shapes(arguments: dict[str, Any]) -> None:
+    """Raises :class:`Undecidable` where an argument, or one of a list, is no tensor with a shape, but may be one."""
+    if opaque_in(arguments.values()):
+        raise Undecidable("a tensor whose shape is not known")
 
 
 def _check_copy(target: Tensor, source: Tensor) -> None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from commcc.verify.sizes import UNKNOWN
-from commcc.verify.terms import Opaque, Tensor
+from commcc.verify.terms import Opaque, Tensor, all_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -54,6 +54,11 @@ class Hidden:
                 found += [element] if isinstance(element, Tensor) else self.reached_from((element,))
         return list(dict.fromkeys(found))
 
+    def all_in(self, values: Iterable[Any]) -> list[Tensor]:
+        """The tensors among arguments, and all that the others may hold."""
+        given = tuple(values)
+        return [*(tensor for value in given for tensor in all_tensors(value)), *self.reached_from(self.found_in(given))]
+
     def written(self, values: Iterable[Opaque]) -> tuple[tuple[str, Any], ...]:
         """An argument that says what was written to what these may hold; empty where nothing was."""
         roots = [tensor.root for tensor in self.reached_from(values) if self._memory.at(tensor.root).writes]
@@ -72,7 +77,14 @@ class Hidden:
         return any(place.root == tensor.root for place in self._places.values())
 
     def keep(self, of: Opaque, index: int, element: Tensor | Opaque) -> None:
-        """One of several values, at this place from the front; counted from the end it may be any of them."""
+        """One of several values, at this place from the front; counted from the end it may be any of them.
+
+        What is a view is in the memory of that, where every other one may be as well.
+        """
+        if element.base is not None:
+            if isinstance(element, Opaque):
+                self.join(element, (element.base,))
+            return
         self._elements.setdefault(of.term, []).append(element)
         if isinstance(element, Opaque) and of.term in self._views:
             self._views.add(element.term)

@@ -26,6 +26,7 @@ from commcc.verify.contents import (
     scatter,
 )
 from commcc.verify.entangled import WHY, is_lazy, shared_results
+from commcc.verify.hidden import opaque_in
 from commcc.verify.memory import Flight
 from commcc.verify.sizes import (
     UNKNOWN,
@@ -61,7 +62,7 @@ def launch(state: State, node: fx.Node, fact: CollectiveOp, groups: Mapping[str,
     outs = tensors_in(arguments.get(fact.out)) if fact.out is not None else []
     unseen = state.hidden.found_in(arguments.values())
     keys = tuple((name, key_of(table, value)) for name, value in arguments.items())
-    shared = shared_results(node, state.memory, table, inputs, outs)
+    shared = shared_results(node, state.memory, table, [*inputs, *state.hidden.reached_from(unseen)], outs)
     keys = (*keys, *shared, *state.hidden.written(unseen))
     term = table.intern(("op", path_of(node.target), keys))
     lazily = any(is_lazy(state, tensor) for tensor in outs)
@@ -87,17 +88,17 @@ def launch(state: State, node: fx.Node, fact: CollectiveOp, groups: Mapping[str,
         table.undecided.setdefault(term, why)
     for tensor, out in zip(inputs, outs, strict=False):
         _check_target(state, node, fact, tensor, out, str(arguments.get("group_name")))
-    state.write(node, term, outs, tuple(content for content, _ in outputs))
+    into = state.hidden.reached_from(state.hidden.found_in((arguments.get(fact.out or ""),)))
+    state.write(node, term, [*outs, *into], tuple(content for content, _ in outputs))
     if outputs:
         value = _explained(state, node, fact, outputs, outs, alone=alone)
     else:
         if state.first and fact.kind is Kind.ALL_TO_ALL:
             hold_against(state, node, facts(node.target), arguments, term)
-        value = state.result(node, node.meta.get("val"), term, tuple(outs))
-    if unseen or isinstance(value, Opaque):
-        inputs = [*inputs, *state.hidden.reached_from(unseen)]
-        into = state.hidden.reached_from(state.hidden.found_in((arguments.get(fact.out or ""),)))
-        value = _of_unseen(state, node, fact, value, term, outs or into)
+        value = state.result(node, node.meta.get("val"), term, tuple(_targets(state, arguments.get(fact.out or ""))))
+    lent = [*inputs, *state.hidden.reached_from(unseen)]
+    if unseen or opaque_in((value,)):
+        value = _of_unseen(state, node, fact, value, term, arguments)
     trace.launches += 1
     if outputs and not alone and all(meta.shape is not None and product(meta.shape) == 0 for _, meta in outputs):
         trace.bare.append((term, node.name))  # no element tells what was launched, and on which group
@@ -108,7 +109,7 @@ def launch(state: State, node: fx.Node, fact: CollectiveOp, groups: Mapping[str,
     kind, path = LAUNCH if outputs else OP, path_of(node.target)
     step = Step(node.name, path, kind, term, term, keys, operands, sources, strides, why, len(trace.barriers))
     trace.steps.append(step)
-    _take_off(state, node, value, inputs)
+    _take_off(state, node, value, lent)
     return value
 
 
@@ -125,6 +126,8 @@ def _described(
     if fact.kind not in (Kind.ALL_GATHER, Kind.REDUCE_SCATTER, Kind.ALL_REDUCE, Kind.BROADCAST) or not inputs:
         return [], ""
     try:
+        if opaque_in(arguments.get(name) for name in (fact.tensor, fact.out) if name is not None):
+            raise Undecidable("a tensor whose shape is not known, among others")
         metas = [_meta(fact, tensor, arguments) for tensor in inputs]
         alone = _is_alone(state.table, fact, arguments, inputs)
         contents = [tensor.content if alone else _content(state, fact, tensor, arguments) for tensor in inputs]
@@ -257,19 +260,36 @@ def _run(state: State, tensor: Tensor) -> Run:
     return runs[0]
 
 
-def _of_unseen(state: State, node: fx.Node, fact: CollectiveOp, value: Value, term: int, into: list[Tensor]) -> Value:
-    """The result of a launch that sends, or writes into, values without a shape: a tensor where it has one result.
+def _targets(state: State, written: Any) -> list[Tensor]:
+    """What a launch writes, by place: tensors, and what stands for those without a shape."""
+    parts = written if isinstance(written, tuple) else (written,)
+    whole = [state.hidden.all_in((part,)) for part in parts]
+    return [found[0] for found in whole if found]
 
-    Where it is one of these values, or several, nothing crosses the launch, or its wait. into: what it writes.
+
+def _of_unseen(
+    state: State, node: fx.Node, fact: CollectiveOp, value: Value, term: int, arguments: dict[str, Any]
+) -> Value:
+    """The result of a launch that sends, or writes into, values without a shape: a tensor, or one for each of a list.
+
+    Where it is in one of these values, nothing crosses the launch, or its wait.
     """
-    base = into[0] if into and facts(node.target).writing else None
-    if isinstance(value, Opaque) and not fact.coalesced:
-        value = state.tensor(state.table.intern(("array", term)), UNKNOWN, node, base)
-    hidden = base is not None and state.hidden.has(base)
-    if hidden:
-        state.write(node, term, into)
-    if hidden or isinstance(value, Opaque):
-        state.trace.barriers.append(node.name)
+    table, trace, given = state.table, state.trace, arguments.get(fact.tensor)
+    bases = _targets(state, arguments.get(fact.out or ""))
+    if isinstance(value, Opaque) and fact.coalesced and isinstance(given, tuple):
+        value = tuple(Opaque(table.intern(("out", term, at))) for at in range(len(given)))
+    elif isinstance(value, Opaque) and fact.coalesced:
+        trace.doubts.setdefault("how many tensors a launch sends that is handed a list without shapes", node.name)
+        return value
+    parts = value if isinstance(value, tuple) else (value,)
+    spread = bases if len(bases) == len(parts) else [None] * len(parts)
+    made = tuple(
+        state.tensor(table.intern(("array", part.term)), UNKNOWN, node, base) if isinstance(part, Opaque) else part
+        for part, base in zip(parts, spread, strict=True)
+    )
+    value = made if isinstance(value, tuple) else made[0]
+    if any(map(state.hidden.has, bases)):
+        trace.barriers.append(node.name)
     return value
 
 

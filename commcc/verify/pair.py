@@ -43,8 +43,9 @@ class Pair:
 
     old_nodes, new_nodes: nodes by name. changed: whether anything that can be seen from outside differs.
     explained: sources and ops of BEFORE that a reported difference already accounts for. renamed: name in BEFORE
-    of each input of AFTER. consequences: what follows from differences reported elsewhere. same: contents of
-    AFTER that turned out to hold the elements of one of BEFORE. meeting: nodes whose sub-graphs launch collectives.
+    of each input of AFTER. consequences: what follows from differences reported elsewhere. uncaused: the first op of
+    AFTER on what BEFORE lacks. same: contents of AFTER that turned out to hold the elements of one of BEFORE.
+    meeting: nodes whose sub-graphs launch collectives.
     guessed: which of strides and devices only one of the two files tells. same_constants: constants of one name whose
     values neither file has are taken to be the same.
     """
@@ -62,6 +63,7 @@ class Pair:
     changed: bool = False
     explained: set[int] = field(default_factory=set)
     consequences: list[str] = field(default_factory=list)
+    uncaused: str = ""
     same: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -330,18 +330,15 @@ class State:
         said = self.symbols.meta_of(val, tensor.content)
         if said == tensor.meta:
             return  # as nearly every val does
+        if tensor.shape is not None and len(tensor.shape) != len(said.shape or ()):
+            said = said._replace(strides=None)  # those of another number of dimensions
         if tensor.meta.strides is None and said.strides is not None:
             tensor.meta = tensor.meta._replace(strides=self._laid_out(node, tensor, said.shape, said.strides))
         wrong = mismatch(tensor.meta, said)
         if wrong:
             self.event("value", node, f"its val says {wrong}", ("val", tensor.content, wrong))
-        known = tensor.meta
-        tensor.meta = Meta(
-            said.shape if known.shape is None else known.shape,
-            said.strides if known.strides is None else known.strides,
-            said.dtype if known.dtype is None else known.dtype,
-            said.device if known.device is None else known.device,
-        )
+        missing = {what: part for what, part in said._asdict().items() if getattr(tensor.meta, what) is None}
+        tensor.meta = tensor.meta._replace(**missing)
 
     def _laid_out(self, node: fx.Node, tensor: Tensor, shape: Shape | None, said: Shape) -> Shape:
         """Strides of a result as PyTorch makes them, of operands as they really lie.

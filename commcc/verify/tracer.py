@@ -33,12 +33,12 @@ from commcc.graph.ops.constants import COPIES
 from commcc.graph.ops.effects import CASTING
 from commcc.graph.ops.operands import called, handed_group
 from commcc.graph.ops.sizes import EXTENTS
-from commcc.graph.ops.views import BITWISE, GATHERING
+from commcc.graph.ops.views import GATHERING
 from commcc.graph.program import is_plain
 from commcc.serialization.attributes import content_hash, find, surroundings_hash
 from commcc.serialization.fake_ops import UnknownValue
 from commcc.verify.annotations import check_allocation, hold_against, hold_element_against
-from commcc.verify.entangled import WHY, entangled, is_lazy, named, peculiarities
+from commcc.verify.entangled import WHY, entangled, lazily, named, peculiarities
 from commcc.verify.explained import Explainer, settled
 from commcc.verify.hidden import opaque_in
 from commcc.verify.host import copies_across
@@ -175,8 +175,8 @@ class Tracer(Explainer):
             try:
                 if fills:
                     return self.filled(node, path, arguments)
-                if path in BITWISE and any(is_lazy(self, tensor) for tensor in all_tensors(arguments)):
-                    raise Undecidable("a view of bits that are conjugated or negated only when they are read")
+                if lazily(self, node, all_tensors(arguments)):
+                    raise Undecidable("a view, or a copy, of what is conjugated or negated only when it is read")
                 return self.regrouped(node, path, arguments) if twin == path else self.delivered(node, twin, arguments)
             except Impossible as reason:
                 keys = tuple(key_of(self.table, value) for value in arguments.values())
@@ -210,7 +210,7 @@ class Tracer(Explainer):
         self._elements[key] = value
         if isinstance(value, Tensor):
             value.may_copy = value.base is not None
-        if isinstance(value, (Tensor, Opaque)) and value.base is None:
+        if isinstance(value, (Tensor, Opaque)):
             self.hidden.keep(source, index, value)
         return value
 
@@ -224,9 +224,11 @@ class Tracer(Explainer):
         tensors = all_tensors(arguments)
         handed = opaque_in(arguments.values())
         does = self._deeds(node, op, handed)
-        written = self._written(fact, arguments, everything=does.writes) if does.writes or fact.writing else []
+        every = does.writes or fact.writes_keywords or fact.writes == ALL
+        written = self.hidden.all_in(map(arguments.get, named(arguments, ALL if every else fact.writes)))
         keys = (*keys, *self.hidden.written(self.hidden.found_in(handed))) if handed else keys
-        if written and (shared := entangled(node, self.root, self.memory, table, tensors, written)):
+        operands = [*tensors, *self.hidden.reached_from(self.hidden.found_in(handed))] if handed else tensors
+        if written and (shared := entangled(node, self.root, self.memory, table, operands, written)):
             keys, why = (*keys, *shared), why or WHY
         keys = (*keys, *peculiarities(self, node, op, tensors))
         around = tuple(self._surroundings(tensor) for tensor in tensors) if fact.storage else ()
@@ -247,7 +249,7 @@ class Tracer(Explainer):
         self.write(node, term, written, crossing=copies_across(arguments))
         if fact.joins is not None:
             joined = named(arguments, ALL if fact.views == ALL else fact.joins)
-            self.memory.link(tensor.root for name in joined for tensor in all_tensors(arguments.get(name)))
+            self.memory.link(tensor.root for tensor in self.hidden.all_in(map(arguments.get, joined)))
         val = self._restated(node, plain) if self.relaid else node.meta.get("val")
         if fact.allocates and not self.relaid and not self.first:
             check_allocation(self, node, val, term)
@@ -283,14 +285,6 @@ class Tracer(Explainer):
         if does.fence:
             trace.barriers.append(node.name)
         return term
-
-    def _written(self, fact: OpFacts, arguments: dict[str, Any], *, everything: bool) -> list[Tensor]:
-        every = fact.writes_keywords or everything or fact.writes == ALL
-        chosen = [arguments.get(name) for name in named(arguments, ALL if every else fact.writes)]
-        return [
-            *(t for value in chosen for t in all_tensors(value)),
-            *self.hidden.reached_from(self.hidden.found_in(chosen)),
-        ]
 
     def _as_it_lies(self, same: int, tensors: list[Tensor]) -> int:
         """The term of an op whose results may depend on how its operands lie, which is then part of it."""
@@ -357,20 +351,20 @@ class Tracer(Explainer):
         ]
         if len(owners) == 1 and len(fact.views) == 1 and isinstance(arguments.get(fact.views[0]), tuple):
             owners = [[owner] for owner in owners[0]]  # a list of results, each in the storage of its own argument
-            if val is None and fact.writes == fact.views:
+            if val is None and fact.writes == fact.views and len(owners) == len(arguments[fact.views[0]]):
                 return tuple([self._written_part(node, term, at, owner) for at, (owner,) in enumerate(owners)])
         unseen = self.hidden.found_in(arguments.get(name) for name in named(arguments, *fact.bases, fact.views))
         if unseen:
-            owners = [[*tensors, *self.hidden.reached_from(unseen)] for tensors in owners]
+            owners = [[*tensors, *self.hidden.reached_from(unseen)] for tensors in owners or [[]]]
         bases = tuple(tensors[0] if tensors else None for tensors in owners)
         value = self.result(node, val, term, bases)
-        if isinstance(value, Opaque) and node.users:
-            self.hidden.join(value, [tensor for tensors in owners for tensor in tensors])
+        for part in opaque_in((value,)) if node.users else ():
+            self.hidden.join(part, [tensor for tensors in owners for tensor in tensors])
         for index, result in enumerate(value if isinstance(value, tuple) else (value,)):
             candidates = owners[index if index < len(owners) else 0] if owners else []
             if not isinstance(result, Tensor) or result.base is None:
                 continue
-            if fact.sometimes or len(candidates) > 1:
+            if fact.sometimes or len(candidates) > 1 or lazily(self, node, candidates):
                 result.may_copy = True
                 self.memory.link(tensor.root for tensor in candidates)
             name = next((n for n, held in arguments.items() if result.base in all_tensors(held)), None)
