@@ -293,3 +293,29 @@ def test_two_results_of_a_sub_graph_in_one_storage():
     for copies in (False, True):
         proved(make(copies=copies), make(copies=copies))
         undecided(make(copies=copies), make(copies=not copies))
+
+
+@pytest.mark.parametrize("said", ["all", "part", "nothing"])
+def test_a_view_that_a_sub_graph_gives_without_a_val(said):
+    def make(late):
+        h = Graph()
+        given = h.input("a0", *SHAPE)
+        h.graph.output((h(aten.add.Tensor, given, 1), h(aten.t.default, given)))
+        g = Graph()
+        x, s = g.input("x", *SHAPE), g.attribute("s", fx.GraphModule(h.root, h.graph))
+        with g.mode:
+            vals = torch.empty(SHAPE), torch.empty(SHAPE)
+        both = g(invoke, s, "s", x, val=vals)
+        first, view = g(operator.getitem, both, 0), g(operator.getitem, both, 1)
+        early = None if late else g(aten.neg.default, view)
+        g(aten.add_.Tensor, x, 1)
+        read = early or g(aten.neg.default, view)
+        if said != "all":
+            both.meta["val"] = (vals[0], None)
+            del view.meta["val"], read.meta["val"]
+        if said == "nothing":
+            del both.meta["val"]
+        return g.program(first, read)
+
+    proved(make(False), make(False))
+    assert verify(make(False), make(True)).status != "proved"

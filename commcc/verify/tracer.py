@@ -320,9 +320,11 @@ class Tracer(Explainer):
         results = [part for part in tensors_in(value) if part.shape in does.shares or None in does.shares]
         for result in results:
             result.may_copy = True
-        if results or isinstance(value, Opaque):
-            kept = [self._constants()] if does.keeps else []
-            self.memory.link(tensor.root for tensor in (*results, *operands, *kept))
+        linked = [*results, *operands, *([self._constants()] if does.keeps else ())]
+        for part in self.hidden.found_in((value,)):
+            self.hidden.join(part, linked)
+        if results:
+            self.memory.link(tensor.root for tensor in linked)
 
     def _surroundings(self, tensor: Tensor) -> tuple[Any, ...]:
         place, around = self.memory.where(tensor), self._around.get(tensor.root)
