@@ -164,7 +164,7 @@ def _recorded(context: _Context, number: int, launch: Launch) -> _Verdict | None
     possible = role is Role.FSDP or (role is Role.DDP and launch.kind is Kind.ALL_REDUCE)
     contradicted = context.before_compute[number]
     if launch.kind is Kind.ALL_GATHER:
-        contradicted = contradicted and context.after_compute[number]
+        contradicted = context.after_compute[number] and (contradicted or not updates_input(index, launch.waits))
     if role is None or not possible or contradicted:
         return None
     return _Verdict(role, f"recorded as {role} when {len(index.merged_from[number])} collectives were merged")
