@@ -21,7 +21,9 @@ _BUCKETED = (Kind.ALL_GATHER, Kind.REDUCE_SCATTER, Kind.ALL_REDUCE)
 
 
 def is_taggable(collective: Collective) -> bool:
-    """A gather of one parameter, a reduction that only leads to outputs, or an all-reduce of a parameter's scale."""
+    """A gather of one parameter, to be used or once it is updated, a reduction that only leads to outputs or updates,
+    or an all-reduce of a parameter's scale.
+    """
     if collective.kind is Kind.ALL_GATHER:
         return collective.derived in ("param", "updated")
     return collective.kind in _REDUCTIONS and collective.derived in ("terminal", "scale")

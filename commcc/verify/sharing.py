@@ -16,7 +16,7 @@ from commcc.verify.sizes import Undecidable
 from commcc.verify.terms import Opaque, Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
     from commcc.verify.contents import Run
     from commcc.verify.memory import Memory
@@ -39,7 +39,7 @@ def compare_sharing(pair: Pair) -> None:
         before, after = was[i], now[i]
         if not before[0] or not after[0]:
             continue
-        here = (after[0], pair.renamed.get(after[1], after[1])) if after[0] == "input" else after
+        here = _as_in_before(pair, after)
         if before == here:
             if before[0] in ("input", "constant"):
                 _compare_place(pair, a, b, before)
@@ -65,10 +65,25 @@ def _compare_linked(pair: Pair, known: Collection[str]) -> None:
     """
     was, now = _may_own(pair.before, pair), _may_own(pair.after, pair)
     for old, new, before, after in zip(pair.before.outputs, pair.after.outputs, was, now, strict=True):
-        here = (after[0], pair.renamed.get(after[1], after[1])) if after[0] == "input" else after
+        here = _as_in_before(pair, after)
         if before != here and old.path not in known:
             text = f"output {new.path} {_sharing(here, new, sure=False)}, in BEFORE {_sharing(before, old, sure=False)}"
             pair.report.gap("alias", new.node, text)
+
+
+def _as_in_before(pair: Pair, owner: Owner) -> Owner:
+    """What owns a storage in AFTER, by the name that BEFORE has for it."""
+    return ("input", pair.renamed.get(owner[1], owner[1])) if owner[0] == "input" else owner
+
+
+def _given(trace: Trace, stands_for: Callable[[int], int]) -> dict[int, Owner]:
+    """The first input or constant in each storage. stands_for: of a storage, the one that counts."""
+    first: dict[int, Owner] = {}
+    for kind, entries in (("input", trace.inputs), ("constant", trace.constants.items())):
+        for name, held in entries:
+            if isinstance(held, Tensor):
+                first.setdefault(stands_for(held.root), (kind, name))
+    return first
 
 
 def _may_own(trace: Trace, pair: Pair) -> list[Owner]:
@@ -77,12 +92,7 @@ def _may_own(trace: Trace, pair: Pair) -> list[Owner]:
     if memory is None:
         return [_NOBODY for _ in trace.outputs]
     unseen = {keys[content][1]: place for content, place in trace.hidden.items() if keys[content][0] == "hidden"}
-    first: dict[int, Owner] = {}
-    for kind, entries in (("input", trace.inputs), ("constant", trace.constants.items())):
-        for name, held in entries:
-            if isinstance(held, Tensor):
-                first.setdefault(memory.first_together(held.root), (kind, name))
-    owners = []
+    first, owners = _given(trace, memory.first_together), []
     for output in trace.outputs:
         value: object = unseen.get(output.value.term) if isinstance(output.value, Opaque) else output.value
         own = ("output", output.path)
@@ -125,13 +135,9 @@ def _sharing(owner: Owner, output: Output, *, sure: bool = True) -> str:
 
 def _owners(trace: Trace) -> list[Owner]:
     """For each output that is a tensor, the input, constant or first output whose storage it shares."""
-    first: dict[int, Owner] = {}
-    hidden = [(str(term), value) for term, value in trace.hidden.items()]
-    for kind, entries in (("input", trace.inputs), ("constant", trace.constants.items()), ("hidden", hidden)):
-        for name, value in entries:
-            if isinstance(value, Tensor):
-                first.setdefault(value.root, (kind, name))
-    owners = []
+    first, owners = _given(trace, int), []
+    for term, place in trace.hidden.items():
+        first.setdefault(place.root, ("hidden", str(term)))
     for output in trace.outputs:
         if not isinstance(output.value, Tensor):
             owners.append(_NOBODY)

@@ -159,8 +159,9 @@ class Tracer(Explainer):
         fact, path, twin = op.fact, op.path, op.twin
         if fact.wait:
             waited = None if waits_for_unknown(node) else wait(self, node)
-            fence = self.table.fence(node.target)
-            return self._opaque(node, self.arguments(node), "", fence) if waited is None else waited
+            if waited is not None:
+                return waited
+            return self._opaque(node, self.arguments(node), "", self.table.fence(node.target))
         if fact.launch is not None and fact.launch.asynchronous:
             return launch(self, node, fact.launch, self.groups)
         arguments = self.arguments(node, read=fact.reads)

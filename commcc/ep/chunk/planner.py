@@ -80,7 +80,7 @@ def plan_chunks(program: Program, index: GraphIndex, patterns: Sequence[str], ch
     else:
         kinds = kinds_around(view)
         _check_whole(view)
-        annotated = not any(map(view.exchanges, range(len(index))))
+        annotated = not view.exchanging
         regions, left = _around_exchanges(view, kinds, chunks, policy)
     # A forward pass dispatches once, and combines once; the backward pass does so again, the other way round.
     told = any(note.backward for note in view.notes)

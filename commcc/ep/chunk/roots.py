@@ -44,7 +44,7 @@ def roots_of(view: View, patterns: Sequence[str]) -> Roots:
         raise OptionError("; ".join(selection.problems), where="ep-chunk", hint=_exchanging(view))
     named = [root for entry in selection.entries for root in entry.roots]
     exchanging = _with(view, named, view.exchanges)
-    annotated = not exchanging and not any(map(view.exchanges, range(len(view.index))))
+    annotated = not exchanging and not view.exchanging
     if annotated:
         exchanging = _with(view, named, lambda node: _is_marked(view, node))
     if not exchanging:
@@ -69,8 +69,7 @@ def kinds_around(view: View) -> list[list[tuple[str, ...]]]:
     """
     _check_exchanges(view)
     _check_paths(view)
-    everywhere = range(len(view.index))
-    nodes = [n for n in everywhere if view.exchanges(n)] or [n for n in everywhere if _is_marked(view, n)]
+    nodes = list(view.exchanging) or [n for n in range(len(view.index)) if _is_marked(view, n)]
     nodes = [n for n in nodes if not view.notes[n].backward] or nodes
     paths = [view.notes[n].module for n in nodes if not view.notes[n].count_exchange]
     launched = Counter(above for path in paths for above in parents(path))
@@ -96,7 +95,7 @@ def _levels(alike: list[list[str]]) -> Iterator[tuple[str, ...]]:
 
 def _check_exchanges(view: View) -> None:
     """Refuse a graph in which nothing is exchanged."""
-    if not any(view.exchanges(node) or _is_marked(view, node) for node in range(len(view.index))):
+    if not view.exchanging and not any(_is_marked(view, node) for node in range(len(view.index))):
         raise OptionError(
             "there is no exchange of tokens in this graph that could overlap: no all-to-all, and no annotation of "
             "expert parallelism",
@@ -117,7 +116,7 @@ def _check_paths(view: View) -> None:
 
 def _exchanging(view: View) -> str:
     """Where tokens are exchanged, for whoever has named what is not there."""
-    places = dict.fromkeys(view.notes[node].module for node in range(len(view.index)) if view.exchanges(node))
+    places = dict.fromkeys(view.notes[node].module for node in view.exchanging)
     names = [f"'{name}'" for name in places if name]
     if not names:
         return "'commcc inspect' lists the modules"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, TypeVar
 
 from torch import fx
@@ -95,6 +95,11 @@ class View:
         """Whether the node launches an all-to-all."""
         launch = self.index.launches.get(node)
         return launch is not None and launch.kind is Kind.ALL_TO_ALL
+
+    @cached_property
+    def exchanging(self) -> tuple[int, ...]:
+        """All nodes that launch an all-to-all, in order."""
+        return tuple(filter(self.exchanges, range(len(self.index))))
 
 
 def is_in(module: str, root: str) -> bool:

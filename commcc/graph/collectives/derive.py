@@ -189,16 +189,8 @@ def updates_input(index: GraphIndex, starts: tuple[int, ...]) -> bool:
         node = queue.popleft()
         for target in index.writes.get(node, ()):
             given = any(index.ops[storage] == "placeholder" for storage in index.storages[target])
-            count = _elements(index, target)
-            if (
-                given
-                and 1 < count <= largest
-                and any(
-                    _elements(index, read) == count
-                    for read in index.data_preds[node]
-                    if read in seen and read != target
-                )
-            ):
+            reads = [_elements(index, read) for read in index.data_preds[node] if read in seen and read != target]
+            if given and 1 < (count := _elements(index, target)) <= largest and count in reads:
                 return True
         fresh = [user for user in index.users[node] if user not in seen and not index.compute[user]]
         seen.update(fresh)
