@@ -239,9 +239,8 @@ def test_limits_are_those_of_reorder():
         assert own.budget(peak) == budget_bytes(reorder.memory_budget, peak)
         assert Limits(memory_budget=7).budget(peak) == 7
     defaults = {option.name: option.default for option in command.params}
-    assert defaults["max_compute_prefetch"] == str(reorder.max_compute_prefetch)
-    assert defaults["max_in_flight_gb"] == "none"
-    assert reorder.max_in_flight_gb is None
+    assert defaults["max_compute_prefetch"] == defaults["max_in_flight_gb"] == "none"
+    assert reorder.max_compute_prefetch is reorder.max_in_flight_gb is None
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,10 @@ from commcc.graph.index import build_index
 from commcc.graph.memory import live_bytes
 from commcc.passes.reorder import Reorder
 from commcc.schedule import Limits, Problem
+from commcc.schedule.first_looks import glance
 from commcc.schedule.in_order import in_order
 from commcc.schedule.judge import judge
 from commcc.schedule.result import SearchResult
-from commcc.schedule.search import glance
 from commcc.serialization import load
 from commcc.timing.cost import load_model
 from tests.schedule_graphs import scheduled_graph
@@ -53,7 +53,7 @@ def test_what_is_given_up_would_not_have_been_the_best(monkeypatch, slack):
 
 
 def test_a_search_gives_up_only_what_is_longer_than_the_best_of_its_round(monkeypatch):
-    search = sys.modules[glance.__module__]
+    search = sys.modules["commcc.schedule.search"]
     scheduled, given_up = search.schedule, []
 
     def checked(problem, base, policy, limits, until=None):
@@ -73,7 +73,7 @@ def test_a_search_gives_up_only_what_is_longer_than_the_best_of_its_round(monkey
 
 def test_a_search_keeps_what_a_glance_expects(monkeypatch):
     """Of units and of nodes, as far as it is above the lower bound by more than 0.5 %."""
-    search = sys.modules[glance.__module__]
+    search = sys.modules["commcc.schedule.search"]
     monkeypatch.setattr(search, "_TRIALS", 0)  # moves would hide it on small graphs,
     monkeypatch.setattr(search, "_PATIENT_NODES", 0)  # and what effort a first round has there
     missed = 0
@@ -88,7 +88,7 @@ def test_a_search_keeps_what_a_glance_expects(monkeypatch):
         expected = max(near, expected)
         assert search.search(problem, limits, Reorder().effort).rank(problem, start, limits)[:3] <= expected
         with monkeypatch.context() as patched:
-            patched.setattr(search._Search, "glance", lambda _: None)
+            patched.setattr(search._Search, "glance", lambda *_: None)
             missed += search.search(problem, limits, Reorder().effort).rank(problem, start, limits)[:3] > expected
     assert missed > 3
 
@@ -102,7 +102,7 @@ def test_an_order_in_which_only_collectives_moved_is_made_again_where_it_takes_t
         problem = Problem(index, costs)
         limits = Limits(budget=live_bytes(index).peak_bytes, prefetch=20)
         first = judge(problem.graph, in_order(problem, limits))
-        made = search._lined(problem, limits, limits.budget)
+        made = search.lined(problem, limits, limits.budget)
         if first.peak_bytes <= limits.budget:
             assert made.step_ns == first.step_ns
             continue
@@ -140,7 +140,7 @@ def test_one_begins_from_an_order_in_which_only_collectives_moved(monkeypatch):
     assert begun[0] == line
     assert found.peak_bytes <= limits.budget
     search = sys.modules[glance.__module__]
-    monkeypatch.setattr(search, "_GLANCED", tuple(start for start in search._GLANCED if start[0] != search.LINE))
+    monkeypatch.setattr(search, "GLANCED", tuple(start for start in search.GLANCED if start[0] != search.LINE))
     assert found.step_ns < glance(problem, limits, range(4)).step_ns
 
 
@@ -148,7 +148,7 @@ def test_what_did_best_before_is_made_first_and_only_once(monkeypatch):
     problem, limits = production()
     begun, own = counted(monkeypatch), list(range(len(problem.index)))
     search = sys.modules[glance.__module__]
-    first = search._GLANCED[1]
+    first = search.GLANCED[1]
     assert first[0] == search.OWN
     known = glance(problem, limits, range(4))
     assert len(begun) == 4
@@ -179,7 +179,7 @@ def test_what_is_hopeless_gets_a_schedule_of_each_kind(monkeypatch):
 
 
 def test_on_large_graphs_less_is_tried_where_other_orders_have_the_same_step(monkeypatch):
-    search = sys.modules[glance.__module__]
+    search = sys.modules["commcc.schedule.search"]
     monkeypatch.setattr(search, "_TRIALS", 0)
     monkeypatch.setattr(search, "_PATIENT_NODES", 0)
     fewer = longer = 0

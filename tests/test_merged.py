@@ -32,12 +32,12 @@ from commcc.plan import Merging
 from commcc.planning.bucket_model import FORMS, BucketModel
 from commcc.planning.merge_cost import MergeCost
 from commcc.schedule import Limits, Problem, drawing, search
+from commcc.schedule.first_looks import glance
 from commcc.schedule.folding import fold
 from commcc.schedule.in_order import in_order
 from commcc.schedule.judge import judge, late
 from commcc.schedule.merged import merge, without
 from commcc.schedule.scheduler import Policy, schedule
-from commcc.schedule.search import glance
 from commcc.schedule.sketch import Sketches
 from commcc.serialization import load
 from commcc.timing.cost import load_model

@@ -98,7 +98,7 @@ command = click.Command(
         ),
         click.Option(
             ["--max-compute-prefetch"],
-            default=f"{Reorder.max_compute_prefetch}",
+            default=value_text(Reorder.max_compute_prefetch),
             show_default=True,
             metavar="NUMBER",
             callback=_limit,

@@ -193,7 +193,7 @@ class _Shorter:
         return Problem(index, self.costs) if removal is None else Problem(*without(index, self.model, removal))
 
     def _glanced(self, problem: Problem) -> SearchResult:
-        from commcc.schedule.search import glance
+        from commcc.schedule.first_looks import glance
 
         return glance(problem.units, self.limits, range(_SCHEDULES))
 

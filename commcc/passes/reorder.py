@@ -69,7 +69,7 @@ class Reorder(Pass):
     summary: ClassVar[str] = "schedule for overlap within a memory budget"
 
     max_compute_prefetch: int | None = option(
-        200,
+        None,
         "compute nodes between a launch and its first wait, or what the graph has already if that is more",
         minimum=0,
         none="no limit",
@@ -83,7 +83,7 @@ class Reorder(Pass):
     memory_budget: str | float | None = budget_option("peak memory")
     effort: int = option(
         76,
-        "schedules to try at most; on graphs of 3000 nodes or more 100 moves for each of them, too; more take longer "
+        "schedules to try at most; on graphs of 3000 nodes or more 400 moves for each of them, too; more take longer "
         "and are hardly ever worse",
         minimum=1,
     )
@@ -93,12 +93,12 @@ class Reorder(Pass):
 
     def problems(self) -> Iterator[str]:
         """A limit that no launch could keep, while launches are to move."""
-        if self.max_in_flight_gb == 0 and self.max_compute_prefetch not in (0, None):
+        if self.max_in_flight_gb == 0 and self.max_compute_prefetch != 0:
             yield "max_in_flight_gb=0 leaves room for no collective; give a size, or max_compute_prefetch=0 as well"
 
     def plan(self, context: PlanContext) -> Plan:
         """The best order found."""
-        from commcc.schedule import Problem, polished, search_once
+        from commcc.schedule import Problem, search_once
 
         index, costs, known = context.index, context.costs, context.prediction
         if costs is None:
@@ -116,7 +116,6 @@ class Reorder(Pass):
             )
         limits = self.limits(budget)
         best = search_once(problem, limits, self.effort)
-        best = polished(problem, limits, best, self.effort, patient=context.first is not None)
         edges, left = control_edges(index, best.order) if self.control_deps else ((), ())
         report = _report(problem, limits, best, before.peak_bytes)
         return Plan(

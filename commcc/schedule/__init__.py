@@ -14,6 +14,6 @@ from __future__ import annotations
 
 from commcc.schedule.problem import Limits, Problem
 from commcc.schedule.result import SearchResult
-from commcc.schedule.search import polished, search, search_once
+from commcc.schedule.search import search, search_once
 
-__all__ = ["SearchResult", "Limits", "Problem", "polished", "search", "search_once"]
+__all__ = ["SearchResult", "Limits", "Problem", "search", "search_once"]

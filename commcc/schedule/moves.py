@@ -10,11 +10,13 @@ stands at the front waits. A trial is one to three such moves in a row:
 * a node is put off, with all of what needs it that stands between.
 
 Half of the first moves are made where the compute stream stalls, the rest anywhere; how far is drawn from all powers of
-two. What makes the order better, or leaves it as good, is kept; so is, at first, what makes the step longer than that
-of the best order by no more than a margin, which shrinks to none (as in simulated annealing). It is smaller where there
-are few trials for many nodes, and none where peaks are to be lowered. The best order comes out. Legal orders stay
-legal, and nodes that pay for a fused chain stay ahead of the rest of it, so that prices hold. The numbers drawn are the
-same on every machine.
+two. Where a trial costs as much as the stretch that it changes (:mod:`commcc.schedule.stretches`), short distances are
+drawn more often, three of four first moves are made at stalls, more of them of the launch, and further ones where the
+one before changed the order. What makes the order better, or leaves it as good, is kept; so is, at first, what makes
+the step longer than that of the best order by no more than a margin, which shrinks to none (as in simulated annealing).
+It is smaller where there are few trials for many nodes, and none where peaks are to be lowered. The best order comes
+out. Legal orders stay legal, and nodes that pay for a fused chain stay ahead of the rest of it, so that prices hold.
+The numbers drawn are the same on every machine.
 
 Limits: a trial costs a simulation of all nodes, so on large graphs few can be made.
 """
@@ -46,12 +48,13 @@ NODE = ("place", "computed", "end", "unwaited", "mark")
 #: random: the last number drawn. over, step, run, peak, excess: of the order so far; the next five of the one that is
 #: tried. excess: bytes above the budget, added up over all places, where ``lower`` asks for that.
 #: The next four of the best one. first: the place behind graph inputs. Then limits, -1 for none, the sum of stalls, and
-#: how much longer than the best one an order may be at first, in permille. begin, end: of the stretch that changed.
+#: how much longer than the best one an order may be at first, in permille. near: whether moves are to change
+#: short stretches. begin, end: of the stretch that changed.
 STATE = (
     *("random", "over", "step", "run", "peak", "excess"),
     *("new_over", "new_step", "new_run", "new_peak", "new_excess"),
     *("best_over", "best_step", "best_run", "best_excess"),
-    *("first", "budget", "in_flight", "prefetch", "stalls", "most_run", "lower", "margin", "begin", "end"),
+    *("first", "budget", "in_flight", "prefetch", "stalls", "most_run", "lower", "margin", "near", "begin", "end"),
 )
 #: The margin at first: at most this, and no more than so much for each trial that a node has, in permille.
 _MARGIN, _MARGIN_PER_TRIAL = 200, 2
@@ -132,10 +135,7 @@ def improve(graph: Graph, moves: Moves, trials: int, bound: int) -> None:
             break
         left = 1000 - 1000 * trial // trials
         room = state.best_step * state.margin * left // 1000000 * left // 1000
-        first_move(graph, moves, 0)
-        for _more in range(drawn(moves, 4) - 1):
-            if not drawn(moves, 2):
-                move(graph, moves, state.first + drawn(moves, count - 1 - state.first), drawn(moves, 2))
+        change(graph, moves, 0)
         if allowed(graph, moves):
             measure(graph, moves)
             if state.new_run <= state.most_run and _no_worse(
@@ -182,45 +182,60 @@ def _no_worse(state: Records, over: int, excess: int, step: int, run: int, most:
 
 
 @compiled
-def first_move(graph: Graph, moves: Moves, placed: int) -> None:
-    """Where compute stalls: the launch sooner, the wait later, or what comes behind it sooner; else anything.
+def change(graph: Graph, moves: Moves, placed: int) -> None:
+    """One to three moves. placed: whether ``moves.nodes`` have their places."""
+    state, count = moves.state[0], len(moves.places)
+    state.begin, state.end = count, 0
+    _first_move(graph, moves, placed)
+    for _more in range(drawn(moves, 4) - 1):
+        begin, end, most = state.first, count - 1, count
+        if state.near:
+            begin, end, most = state.begin, state.end, 2 * (state.end - state.begin)
+        if begin < end and not drawn(moves, 2):
+            _move(graph, moves, begin + drawn(moves, end - begin), drawn(moves, 2), most)
 
-    placed: whether ``moves.nodes`` have their places.
-    """
+
+@compiled
+def _first_move(graph: Graph, moves: Moves, placed: int) -> None:
+    """Where compute stalls: the launch sooner, the wait later, or what comes behind it sooner; else anything."""
     state, places, count = moves.state[0], moves.places, len(moves.places)
     place = state.first + drawn(moves, count - 1 - state.first)
-    if not state.stalls or drawn(moves, 2):
-        move(graph, moves, place, drawn(moves, 2))
+    if not state.stalls or drawn(moves, 4) >= 2 + state.near:
+        _move(graph, moves, place, drawn(moves, 2), count)
         return
     left = drawn(moves, 1 << 20) * state.stalls >> 20
     place = state.first
     while place < count - 2 and left >= places[place].stall:
         left -= places[place].stall
         place += 1
-    which = drawn(moves, 4)
+    which = drawn(moves, 4 + state.near) - state.near
     launch = graph.nodes[places[place].node].waited
-    if which == 0 and launch >= 0 and not graph.nodes[launch].placeholder:
+    if which <= 0 and launch >= 0 and not graph.nodes[launch].placeholder:
         for at in range(0 if placed else count):
             moves.nodes[places[at].node].place = at
-        move(graph, moves, moves.nodes[launch].place, 0)
+        _move(graph, moves, moves.nodes[launch].place, 0, count)
     elif which == 1:
-        move(graph, moves, place, 1)
+        _move(graph, moves, place, 1, count)
     else:  # what stands behind the stall, to the stall or ahead of it
         sooner(graph, moves, min(count - 2, place + 1 + _far(moves, count)), place - (which - 2) * _far(moves, count))
 
 
 @compiled
 def _far(moves: Moves, count: int) -> int:
-    """A distance up to ``count``, short ones as often as long ones."""
+    """A distance up to ``count``, short ones as often as long ones, or more often."""
     bits = 0
     while count >> bits:
         bits += 1
-    return drawn(moves, 1 << drawn(moves, bits))
+    drawn_bits = drawn(moves, bits)
+    if moves.state[0].near:
+        drawn_bits = min(drawn_bits, drawn(moves, bits))
+    return drawn(moves, 1 << drawn_bits)
 
 
 @compiled
-def move(graph: Graph, moves: Moves, place: int, put_off: int) -> None:
-    distance = 1 + _far(moves, len(moves.places))
+def _move(graph: Graph, moves: Moves, place: int, put_off: int, most: int) -> None:
+    """What stands at a place by at most so many places, later or sooner."""
+    distance = 1 + _far(moves, most)
     if put_off:
         later(graph, moves, place, place + distance)
     else:

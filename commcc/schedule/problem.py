@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from commcc.base.terms import Kind
+from commcc.base.terms import GIB, Kind
 from commcc.graph.memory import MemoryModel, resized
 from commcc.graph.ops.kernels import Work
 from commcc.schedule.arrays import BUFFER, NODE, Graph, Ints, Records, fill_in, records, rows_of
@@ -42,6 +42,9 @@ _MOST = 2**62
 
 
 Bounds = tuple[int, int, int]
+#: Narrower limits: the prefetch is divided by _NARROWER; where it has no limit, _WINDOW compute nodes stand for one,
+#: and at most _HELD bytes are in flight.
+_NARROWER, _WINDOW, _HELD = 4, 200, 5 * GIB
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,21 @@ class Limits:
     budget: int | None = None
     in_flight: int | None = None
     prefetch: int | None = None
+
+    @property
+    def narrower(self) -> Limits:
+        """Limits under which launches stand much closer to their waits, for where memory is tight or runs of compute
+        are long: what comes early holds memory that others need.
+        """
+        prefetch = self.closer.prefetch or 0
+        return replace(self.closer, prefetch=prefetch // _NARROWER)
+
+    @property
+    def closer(self) -> Limits:
+        """Limits of the prefetch and of bytes in flight, where there are none."""
+        if self.prefetch is not None:
+            return self
+        return replace(self, in_flight=_HELD if self.in_flight is None else self.in_flight, prefetch=_WINDOW)
 
 
 class Schedulable(Protocol):

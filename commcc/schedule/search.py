@@ -16,12 +16,15 @@ together, one leaves them where they are: what is launched early takes memory.
 Schedules are made of units (:mod:`commcc.schedule.folding`), which stand for one or more nodes. One that is sure to
 become longer than the best of its round is given up.
 
-The first round aims at the lower bound or below. Where the best step is then more than 0.5 % above the bound, what
-planners of buckets compare graphs by (:func:`glance`) is made too, of units and, where the graph has merged
-collectives, of nodes, as the step that they expect is to be kept. Where the best order is at the edge of the budget and
-more than 1 % above the bound, a round is made with launches closer to their waits; where the best step is more than 0.5
-% above it, one that aims at the step that was reached: what need not be early then takes no memory early. Last, under
-the first of these two conditions, come rounds with a little less memory, for as long as each gains: the scheduler
+The first round aims at the lower bound or below. It is made under the limits that are asked for or, on graphs of 3000
+nodes or more, where these have none on how far launches go ahead and the first schedules are better under one, with
+launches closer to their waits.
+Where the best step is then more than 0.5 % above the bound, what planners of buckets compare graphs by
+(:mod:`commcc.schedule.first_looks`) is made too, of units and, where the graph has merged collectives, of nodes, as the
+step that they expect is to be kept. Where the best order is at the edge of the budget and more than 1 % above the
+bound, rounds are made under the others of these limits and with launches closer still; where the best step is more than
+0.5 % above it, one that aims at the step that was reached: what need not be early then takes no memory early. Last,
+under the first of these two conditions, come rounds with a little less memory, for as long as each gains: the scheduler
 hoists what fits first, and what it could not hoist later may have gained more.
 
 An order that needs less memory above the budget wins, then the shorter simulated step: that of the graph that comes
@@ -35,8 +38,8 @@ that go far ahead take the turn of reduce-scatters. Runs of compute that are lef
 the step longer (:mod:`commcc.schedule.runs`), and compute moves from the longest runs to others
 (:mod:`commcc.schedule.evened`). Last, nodes are moved together with what they need or what needs them, at random, as
 far as that helps (:mod:`commcc.schedule.moves`): on graphs of fewer than 3000 nodes in all orders that were best, so
-that more effort stays no worse; on larger ones, by :func:`polished`, in the one that ``reorder`` writes
-(:mod:`commcc.schedule.stretches`).
+that more effort stays no worse; on larger ones, where it is more than 0.1 % above the bound, in the best one
+(:mod:`commcc.schedule.stretches`), until six rounds of 500 trials together gain less than 0.05 %.
 
 On graphs of 3000 nodes or more, where each schedule takes milliseconds, less is tried. Where three other orders have
 the step of the best one to the ns, something other than the order stands in front of a shorter one: a round ends after
@@ -57,10 +60,10 @@ import numpy as np
 
 from commcc.base.progress import detail
 from commcc.schedule.evened import evened
-from commcc.schedule.in_order import in_order
+from commcc.schedule.first_looks import GLANCED, WEIGHED, glance, lined, preferred
 from commcc.schedule.judge import late as late_order
 from commcc.schedule.moves import SHORT, improved
-from commcc.schedule.result import BEST, LATE, LINE, OWN, Rank, SearchResult, Setting, Start, priced, result_of
+from commcc.schedule.result import CLOSE, LATE, LINE, OWN, Rank, SearchResult, Setting, Start, priced, result_of
 from commcc.schedule.runs import Cutter
 from commcc.schedule.scheduler import Policy, schedule
 from commcc.schedule.stretches import TRIALS, improved_in_rounds
@@ -74,14 +77,6 @@ if TYPE_CHECKING:
 
 #: Under little memory copies are better made where they stand than when the launch is due.
 _COPIES_STAY = (1000, 8000, 1000, 4, 1)
-#: What :func:`glance` makes, in turn: on graphs with buckets the first few are rarely far from the best of many.
-_GLANCED: tuple[Start, ...] = (
-    *((LINE, (700, 4000, 0, -1)), (OWN, (1000, 16000, 0, 4)), (OWN, (0, 8000, 0, 2, 1))),
-    *((LINE, (0, 4000, 1000, 2, 1)), (OWN, (500, 1000, 0, 2, 1)), (OWN, (1000, 4000, 1000, -1))),
-    *((BEST, (0, 1500, 0, -1)), (LINE, (0, 1500, 0, 2))),
-)
-#: At least this many of these are made, even where they are hopeless.
-_ENOUGH = 2
 #: What a round begins from, and with which setting. Where little is left to gain the first ones suffice.
 _EXPLORED: tuple[Start, ...] = (
     *((OWN, (1000, 8000, 1000, 4)), (OWN, (500, 1000, 0, 4)), (OWN, (700, 4000, 1000, 2, 2, 8))),
@@ -119,43 +114,43 @@ _PATIENCE = 6
 _TIES = 3
 #: On small graphs a round has more patience: until schedules of this many nodes in all brought no gain.
 _PATIENT_NODES = 3000
-#: The limit on prefetch is divided by this where runs of compute are long, and in a round under tight memory.
-_NARROWER = 4
 #: Runs of compute that the best order is cut to, the first of these that costs nothing.
 _CUTS = (4, 6, 8, 12, 16, 24, 32)
 #: Trials of moves from one order: at most _TRIALS, and no more than look at _TRIED_NODES nodes in all. Graphs of
 #: _MOVED_NODES nodes or more get fewer.
 _TRIALS, _TRIED_NODES, _MOVED_NODES = 16_000, 3_000_000, 3000
-#: On larger graphs, for the order that is written: trials for each schedule of the effort; idle rounds that end them,
-#: more of these at the edge of the budget where other passes came before, all with more than the usual effort.
-_TRIALS_OF_EFFORT, _IDLE, _IDLE_AT_EDGE, _USUAL = 100, 1, 4, 76
+#: On larger graphs, for the best order alone: trials for each schedule of the effort; with more effort than the usual
+#: one all of them are made.
+_TRIALS_OF_EFFORT, _USUAL = 400, 76
+#: Moves hardly ever make a step shorter by more than this, in permille.
+_BY_MOVES = 40
 #: A step counts as the same if it is longer by at most one part in this many: a wait that moves takes a few ns.
 _SAME = 100_000
 #: Where no order meets the budget: budgets that are tried besides, in permille of the graph's own peak, with so many
 #: schedules each; what parts of the peak moves are to take off it at a time, one after the other.
 _LADDER, _RUNGS, _DESCENTS = (985, 970, 940, 900, 850, 775, 700), 3, (4, 16, 64, 512)
-#: How often an order in which only collectives moved is made again where it takes too much memory.
-_AGAIN = 5
 
 
 def search(problem: Problem, limits: Limits, effort: int, hopeless: int | None = None) -> SearchResult:
     """The best order of ``effort`` schedules; never worse than the graph's own.
 
-    hopeless: what is done without changing the step is not done where the step is longer than this.
+    hopeless: what comes last is not done where it cannot make the step shorter than this.
     """
     looking = _Search(problem, limits, effort)
     copies = [(OWN, _COPIES_STAY)] if _copies(looking.units) else []
     explored = (*_EXPLORED[:_FIRST], *copies, *_EXPLORED[_FIRST:])
-    looking.round(explored, limits)
-    looking.glance()
-    if limits.prefetch is not None and looking.at_the_edge() and looking.far(_FARTHER):
-        looking.round(explored, replace(limits, prefetch=limits.prefetch // _NARROWER))
+    first = looking.preferred()
+    looking.round(explored, first)
+    looking.glance(first)
+    for others in dict.fromkeys((limits, limits.closer, limits.narrower)):
+        if others != first and looking.at_the_edge() and looking.far(_FARTHER):
+            looking.round(explored, others)
     if looking.far(_FAR):
-        looking.round(_RELAXED, limits)
+        looking.round(_RELAXED, first)
     for permille in _TIGHTER:
         best = looking.best
         if limits.budget is not None and looking.at_the_edge() and looking.far(_FARTHER):
-            looking.round(explored, replace(limits, budget=limits.budget * permille // 1000))
+            looking.round(explored, replace(first, budget=limits.budget * permille // 1000))
         if looking.best is best:
             break
     looking.ladder(explored)
@@ -167,14 +162,19 @@ def search(problem: Problem, limits: Limits, effort: int, hopeless: int | None =
         return replace(looking.best, tried=looking.tried)
     looking.cut()
     looking.even()
-    looking.move([looking.start, *bests])
-    looking.descend([looking.start, *looking.rungs, *bests])
+    if looking.large:
+        looking.polish()
+    else:
+        looking.move([looking.start, *bests])
+        looking.descend([looking.start, *looking.rungs, *bests])
     return replace(looking.best, tried=looking.tried)
 
 
 def _unfinished(problem: Problem, best: SearchResult, hopeless: int | None) -> bool:
-    """Whether an order is not to get more work; on small graphs moves may still make the step shorter."""
-    return hopeless is not None and best.step_ns > hopeless and len(best.nodes) >= _MOVED_NODES
+    """Whether an order is not to get more work: no moves make it as short as that. On small graphs they are tried."""
+    if hopeless is None or len(best.nodes) < _MOVED_NODES:
+        return False
+    return problem.bound > hopeless or best.step_ns * 1000 > hopeless * (1000 + _BY_MOVES)
 
 
 #: The last search of :func:`search_once`: of which costs, what was asked, and what it found.
@@ -196,68 +196,9 @@ def search_once(problem: Problem, limits: Limits, effort: int, hopeless: int | N
     return result
 
 
-def polished(
-    problem: Problem, limits: Limits, best: SearchResult, effort: int, *, patient: bool = False
-) -> SearchResult:
-    """On a graph too large for moves in :func:`search`, an order more than 0.5 % above the bound after moves that each
-    change a stretch of it, for as long as they gain, with more effort than usual until that is spent; else the same.
-
-    patient: at the edge of the budget, a few rounds without a gain do not end them.
-    """
-    over = limits.budget is not None and best.peak_bytes > limits.budget
-    far = best.step_ns * 1000 > problem.bound * (1000 + _FAR)
-    if len(problem.index) < _MOVED_NODES or not (far or over):
-        return best
-    rounds = -(-effort * _TRIALS_OF_EFFORT // TRIALS)
-    edge = limits.budget is not None and best.peak_bytes * 1000 > limits.budget * _EDGE
-    idle = rounds if effort > _USUAL else _IDLE_AT_EDGE if edge and patient else _IDLE
-    order = improved_in_rounds(problem, limits, best.nodes, rounds, idle)
-    moved = replace(priced(problem, result_of(problem, order, best.tried, best.settings)), lined=best.lined)
-    above = [max(0, each.peak_bytes - (limits.budget or each.peak_bytes)) for each in (moved, best)]
-    return moved if (above[0], moved.step_ns) < (above[1], best.step_ns) else best
-
-
 def _copies(problem: Schedulable) -> bool:
     """Whether copies could go along with launches; then there are settings under which they do not."""
     return bool((problem.graph.nodes.prepared > 1).any())
-
-
-def glance(
-    problem: Schedulable,
-    limits: Limits,
-    schedules: range,
-    *,
-    hopeless: int | None = None,
-    give_up: bool = False,
-    first: Start | None = None,
-) -> SearchResult:
-    """The best of these schedules, for planners who compare many graphs.
-
-    schedules: which of those that are made in turn. hopeless: no more are made once the best of the first two is longer
-    than this. give_up: nor is any made to its end that becomes longer, or longer than the best so far. None is made to
-    its end that cannot rank before the best so far. first: made before those.
-    """
-    start = best = result_of(problem, np.arange(len(problem.graph.nodes)), 0, ())
-    line: SearchResult | None = None
-    again = _GLANCED[schedules.start : schedules.stop]
-    starts = again if first is None else (first, *(other for other in again if other != first))
-    for tried, (base, setting) in enumerate(starts, 1):
-        over = hopeless is not None and best.step_ns > hopeless
-        if best.close(problem, limits) or (tried > _ENOUGH and over):
-            break
-        target, *rest = setting
-        until = best.beaten_by(problem, limits)
-        if give_up and hopeless is not None:
-            until = hopeless if tried == 1 else min(best.step_ns, hopeless)
-        begun = best if base == BEST else start
-        if base == LINE:
-            begun = line = line or _lined(problem, limits, start.peak_bytes)
-        aim = problem.bound * target // 1000 if target else min(best.step_ns, hopeless or best.step_ns)
-        order = schedule(problem, begun.nodes, Policy(aim, *rest), limits, until)
-        result = replace(result_of(problem, order, tried, begun.settings or (setting,)), lined=begun.lined)
-        if result.rank(problem, start, limits) < best.rank(problem, start, limits):
-            best = min(best, priced(problem, result), key=lambda candidate: candidate.rank(problem, start, limits))
-    return best
 
 
 class _Search:
@@ -312,18 +253,25 @@ class _Search:
         self.tied = self.tied or ties >= _TIES
         return best
 
-    def glance(self) -> None:
+    def preferred(self) -> Limits:
+        """The limits of the first round. On small graphs those that are asked for: moves find the others' orders."""
+        if not self.large or self.effort <= WEIGHED:
+            return self.limits
+        self.tried += WEIGHED
+        return preferred(self.units, self.limits)
+
+    def glance(self, limits: Limits) -> None:
         """What planners of buckets go by; where there are buckets of all nodes too: what they expect is to be kept."""
         # Where graphs are small schedules are quick.
         all_nodes = bool(self.problem.index.merged_from) or not self.large
         if self.tied and not all_nodes:
             return
         for problem in (self.units, self.problem) if all_nodes else (self.units,):
-            schedules = range(min(len(_GLANCED), self.effort - self.tried))
+            schedules = range(min(len(GLANCED), self.effort - self.tried))
             if not self.far(_FAR) or not schedules:
                 return
             self.tried += len(schedules)
-            result = replace(glance(problem, self.limits, schedules), tried=self.tried)
+            result = replace(glance(problem, limits, schedules), tried=self.tried)
             if problem is self.problem:
                 self.whole = result
             else:
@@ -331,12 +279,12 @@ class _Search:
 
     def narrow(self) -> None:
         """Where runs of compute are long, what led to the best order once more, with launches closer to their waits."""
-        window, base = self.limits.prefetch, self.start
-        if window is None or not self.problem.feeding or self.best.longest_run <= SHORT:
+        base = self.start
+        if not self.problem.feeding or self.best.longest_run <= SHORT:
             return
         for setting in self.best.settings:
             if self.tried < self.effort:
-                base = self._schedule(base, setting, replace(self.limits, prefetch=window // _NARROWER))
+                base = self._schedule(base, setting, self.limits.narrower)
 
     def unfold(self) -> None:
         """Orders of nodes in place of those of units."""
@@ -380,11 +328,23 @@ class _Search:
 
     def move(self, orders: Sequence[SearchResult]) -> None:
         """Improve orders by moves: all that were best, since with more effort the last of them would be another one."""
-        count = len(self.problem.index)
-        if (self.best.step_ns <= self.problem.bound and not self._missed()) or count >= _MOVED_NODES:
+        if self.best.step_ns <= self.problem.bound and not self._missed():
             return
         for result in dict.fromkeys(orders):
             self.best = min(self.best, self._moved(result, self.limits), key=self._rank)
+
+    def polish(self) -> None:
+        """On a graph too large for moves in all orders, those of the best one that each change a stretch of it."""
+        if not self._missed() and not self.far(CLOSE):
+            return
+        best, patient = self.best, self.effort > _USUAL
+        rounds = -(-self.effort * _TRIALS_OF_EFFORT // TRIALS)
+        order = improved_in_rounds(self.problem, self.limits, best.nodes, rounds, patient=patient)
+        moved = priced(self.problem, result_of(self.problem, order, best.tried, best.settings))
+        self.best = min(best, replace(moved, lined=best.lined), key=self._within_and_step)
+
+    def _within_and_step(self, result: SearchResult) -> tuple[int, int]:
+        return max(0, result.peak_bytes - (self.limits.budget or result.peak_bytes)), result.step_ns
 
     def _moved(self, result: SearchResult, limits: Limits, *, lower: bool = False) -> SearchResult:
         trials = min(_TRIALS, _TRIED_NODES // max(1, len(self.problem.index)))
@@ -405,7 +365,7 @@ class _Search:
         What is aimed at does not depend on the budget, so that a smaller one leads at least as far down.
         """
         budget = self.limits.budget
-        if budget is None or len(self.problem.index) >= _MOVED_NODES:
+        if budget is None:
             return
         # Not where the best order misses the budget: with more effort that may be another one.
         for result in dict.fromkeys(order for order in orders if order.peak_bytes > budget):
@@ -450,7 +410,7 @@ class _Search:
             return self.late
         if which == LINE:
             if limits not in self.lines:
-                self.lines[limits] = _lined(self.units, limits, self.start.peak_bytes)
+                self.lines[limits] = lined(self.units, limits, self.start.peak_bytes)
             return self.lines[limits]
         return self.start
 
@@ -479,22 +439,3 @@ class _Search:
         if self._rank(result) < self._rank(self.best):
             self.best = result
             self.bests.append(result)
-
-
-def _lined(problem: Schedulable, limits: Limits, own_peak: int) -> SearchResult:
-    """No result by itself: it keeps the limits by estimates, the scheduler keeps them node by node.
-
-    The scheduler cannot save memory that its base takes, so where that passes the budget, and what the graph's own
-    order takes, it is made again with less.
-    own_peak: of the graph's own order, which is allowed at first, since nothing can move where that passes the budget.
-    """
-    allowed = limits if limits.budget is None else replace(limits, budget=max(limits.budget, own_peak))
-    result = best = result_of(problem, in_order(problem, allowed), 0, ())
-    less = 0
-    for _ in range(_AGAIN):
-        if limits.budget is None or result.peak_bytes <= max(limits.budget, own_peak):
-            break
-        less = 2 * less + result.peak_bytes - limits.budget
-        result = result_of(problem, in_order(problem, replace(limits, budget=limits.budget - less)), 0, ())
-        best = min(best, result, key=lambda candidate: candidate.peak_bytes)
-    return replace(best, lined=True)

@@ -4,7 +4,8 @@
     improve_stretches(graph, moves, known, trials, bound)
 
 The moves are those of :mod:`commcc.schedule.moves`, in the same sequence, and what is kept is the same as there with a
-margin of none: the order that comes out is the same, to the node. Of an order that is tried
+margin of none: the order that comes out is the same, to the node. Most of them change short stretches, which gain as
+much and are quicker to try. Of an order that is tried
 
 1. bytes in flight, compute between launches and waits, and live bytes differ within the stretch alone;
 2. the longest run of compute differs up to where a run has the same length again;
@@ -24,7 +25,7 @@ import numpy as np
 
 from commcc.base.jit import compiled, kernel
 from commcc.schedule.arrays import records
-from commcc.schedule.moves import SHORT, Moves, allowed, begin, drawn, first_move, improve, move, with_payers
+from commcc.schedule.moves import SHORT, Moves, allowed, begin, change, improve, with_payers
 
 if TYPE_CHECKING:
     from commcc.schedule.arrays import Graph, Ints, Records
@@ -47,7 +48,7 @@ STATE = ("stop",)
 #: When streams are free is known in front of every place that is a multiple of this, a power of two.
 GAP = 32
 #: See :func:`improved_in_rounds`.
-TRIALS, _GAIN = 500, 5000
+TRIALS, _ROUNDS, _GAIN = 500, 6, 2000
 
 
 class Known(NamedTuple):
@@ -76,25 +77,28 @@ class Known(NamedTuple):
         return known
 
 
-def improved_in_rounds(problem: Problem, limits: Limits, order: Ints, rounds: int, idle: int) -> Ints:
-    """The best order after rounds of :data:`TRIALS`. They end after so many ``idle`` ones in a row, that gained no more
-    than one part in :data:`_GAIN` of the step and saved no memory above the budget.
+def improved_in_rounds(problem: Problem, limits: Limits, order: Ints, rounds: int, *, patient: bool = False) -> Ints:
+    """The best order after rounds of :data:`TRIALS`. Unless ``patient`` they end where the last :data:`_ROUNDS` of them
+    gained no more than one part in :data:`_GAIN` of the step and saved no memory above the budget.
     """
     moves, graph = Moves.of(problem, limits, order), with_payers(problem, order)
     state, count = moves.state[0], len(graph.nodes)
+    state.near = 1
     begin(graph, moves)
     resized = graph.rows[count].resized > graph.rows[0].resized
     known = None if state.over or resized or not _allowed(graph, moves) else Known.of(graph, moves)
-    since = 0
+    # Where each trial costs a simulation of all nodes, one round without a gain is enough.
+    back, reached = _ROUNDS if known is not None else 1, [(int(state.over), int(state.step))]
     for _ in range(rounds if count - state.first > 2 else 0):
-        over, step = int(state.over), int(state.step)
         if known is None:
             improve(graph, moves, TRIALS, problem.bound)
         else:
             improve_stretches(graph, moves, known, TRIALS, problem.bound)
-        since = since + 1 if state.over == over and (step - state.step) * _GAIN <= step else 0
-        if since == idle:
-            break
+        reached.append((int(state.over), int(state.step)))
+        if not patient and len(reached) > back:
+            (over, step), (still, now) = reached[-1 - back], reached[-1]
+            if over == still and (step - now) * _GAIN * _ROUNDS <= step * back:
+                break
     kept: Ints = moves.places.kept.copy()
     return kept
 
@@ -123,16 +127,12 @@ def _begin(graph: Graph, moves: Moves, known: Known) -> None:
 @kernel
 def improve_stretches(graph: Graph, moves: Moves, known: Known, trials: int, bound: int) -> None:
     """So many trials, or fewer where the step comes to the bound."""
-    state, places, count = moves.state[0], moves.places, len(moves.places)
+    state, places = moves.state[0], moves.places
     state.most_run = max(state.run, SHORT)
     for _trial in range(trials):
         if state.step <= bound:
             break
-        state.begin, state.end = count, 0
-        first_move(graph, moves, 1)
-        for _more in range(drawn(moves, 4) - 1):
-            if not drawn(moves, 2):
-                move(graph, moves, state.first + drawn(moves, count - 1 - state.first), drawn(moves, 2))
+        change(graph, moves, 1)
         begin, end = state.begin, state.end
         if begin >= end:
             continue

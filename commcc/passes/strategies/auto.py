@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from commcc.passes.base import PlanContext
     from commcc.passes.bucket import Bucket
     from commcc.planning.bucket_model import Key
-    from commcc.schedule import Problem, SearchResult
+    from commcc.schedule import Limits, Problem, SearchResult
     from commcc.schedule.problem import Schedulable
     from commcc.schedule.sketch import Sketches
     from commcc.timing.cost import CostModel, Costs
@@ -293,7 +293,7 @@ class Search:
 
     def _looked_at_again(self, best: Tried) -> Tried:
         """The best of the bucketings that are no longer than this one by much, after some more schedules of each."""
-        from commcc.schedule.search import glance
+        from commcc.schedule.first_looks import glance
 
         near = sorted(self._near(best, _FINAL), key=rank)
         others = list({(t.over, t.step_ns): t for t in [*reversed(near), best]}.values())
@@ -302,7 +302,7 @@ class Search:
         again = list(others)
         for t in sorted(others, key=rank)[: _FINALISTS + 1]:
             sketch = self.sketches.merged(t.buckets)
-            again.append(self.result(t, glance(sketch, self.limits, range(_SCHEDULES, _MORE_SCHEDULES))))
+            again.append(self.result(t, glance(sketch, self.preferred, range(_SCHEDULES, _MORE_SCHEDULES))))
         return min(again, key=rank)
 
     def _settled(self, none: Tried, winners: list[Tried], spare: Sequence[Tried]) -> tuple[Tried, Tried]:
@@ -437,9 +437,9 @@ class Search:
 
     def first_look(self, tried: Tried, problem: Schedulable, hopeless: int | None = None) -> Tried:
         """What its first schedules say of a bucketing; problem: the graph with it. hopeless: see :func:`glance`."""
-        from commcc.schedule.search import glance
+        from commcc.schedule.first_looks import glance
 
-        return self.result(tried, glance(problem, self.limits, range(_SCHEDULES), hopeless=hopeless))
+        return self.result(tried, glance(problem, self.preferred, range(_SCHEDULES), hopeless=hopeless))
 
     @cached_property
     def unmerged(self) -> Problem:
@@ -447,6 +447,13 @@ class Search:
         from commcc.schedule import Problem
 
         return Problem(self.index, self.costs, known=self._known)
+
+    @cached_property
+    def preferred(self) -> Limits:
+        """The limits of first schedules."""
+        from commcc.schedule.first_looks import preferred
+
+        return preferred(self.unmerged.units, self.limits)
 
     @cached_property
     def sketches(self) -> Sketches:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from commcc.passes.strategies.auto import Search, Tried
     from commcc.plan import Bucket
     from commcc.planning.bucket_model import Key
+    from commcc.schedule import Limits
     from commcc.schedule.result import Start
 
 #: Launches that share a bucket, in graph order; one alone is no bucket.
@@ -153,7 +154,7 @@ def rank(tried: Tried) -> tuple[int, int, int]:
 
 def _in_parts(search: Search, best: Tried, stream: str) -> Iterator[Tried]:
     """Bucketings like this one, but for the keys on a stream: each has so many buckets of about the same bytes."""
-    from commcc.schedule.search import glance
+    from commcc.schedule.first_looks import glance
 
     bucketings = _Bucketings(search, best, stream)
     for count in _PARTS:
@@ -161,7 +162,7 @@ def _in_parts(search: Search, best: Tried, stream: str) -> Iterator[Tried]:
         tried = bucketings.tried(rows, best)
         problem = None if tried is None else search.sketch(tried.buckets)
         if tried is not None and problem is not None:
-            yield search.result(tried, glance(problem, search.limits, range(_FIRST)))
+            yield search.result(tried, glance(problem, bucketings.limits, range(_FIRST)))
 
 
 def _cut(members: Members, count: int, size: Mapping[int, int]) -> Row:
@@ -312,14 +313,22 @@ class _Bucketings:
     @cached_property
     def first(self) -> Judged:
         """The best bucketing, judged by some more schedules."""
-        from commcc.schedule.search import glance
+        from commcc.schedule.first_looks import glance
 
         problem, busy = self.search.sketch(self.best.buckets), self._busy(self.rows)
         if problem is None:
             return Judged(self.best, None, busy)
-        schedule = glance(problem, self.search.limits, range(_FIRST))
+        schedule = glance(problem, self.limits, range(_FIRST))
         best = min(self.best, self.search.result(self.best, schedule), key=lambda t: (t.over, t.step_ns))
         return Judged(best, schedule.start, busy)
+
+    @cached_property
+    def limits(self) -> Limits:
+        """The limits under which bucketings like the best one are judged."""
+        from commcc.schedule.first_looks import preferred
+
+        problem = self.search.sketch(self.best.buckets)
+        return self.search.limits if problem is None else preferred(problem, self.search.limits)
 
     def shapes(self) -> Shapes:
         """The rows, to be changed."""
@@ -333,14 +342,14 @@ class _Bucketings:
         tried = None if _longer(busy, best) else self.tried(rows, best.tried)
         if tried is None:
             return None
-        from commcc.schedule.search import glance
+        from commcc.schedule.first_looks import glance
 
         search, problem = self.search, self.search.sketch(tried.buckets)
         if problem is None or _longer(problem.bound, best):
             return Judged(replace(tried, step_ns=NEVER if problem is None else problem.bound), None, busy)
         hopeless = None if best.tried.over else best.tried.step_ns * (1000 + _LONGER) // 1000
         others = range(best.start is None)
-        schedule = glance(problem, search.limits, others, hopeless=hopeless, give_up=True, first=best.start)
+        schedule = glance(problem, self.limits, others, hopeless=hopeless, give_up=True, first=best.start)
         return Judged(search.result(tried, schedule), schedule.start, busy)
 
     def tried(self, rows: Rows, like: Tried) -> Tried | None:
