@@ -70,10 +70,13 @@ def glance(
 
 
 def preferred(problem: Schedulable, limits: Limits) -> Limits:
-    """These limits, or closer ones where the first schedules under those are better."""
+    """These limits; closer ones where memory is scarce and the first schedules under those are better."""
+    seen = glance(problem, limits, range(_ENOUGH))
+    if limits.closer == limits or not seen.at_the_edge(limits):
+        return limits
     start = result_of(problem, np.arange(len(problem.graph.nodes)), 0, ())
-    each = {which: glance(problem, which, range(_ENOUGH)) for which in dict.fromkeys((limits, limits.closer))}
-    return min(each, key=lambda which: each[which].rank(problem, start, limits))
+    closer = glance(problem, limits.closer, range(_ENOUGH))
+    return limits.closer if closer.rank(problem, start, limits) < seen.rank(problem, start, limits) else limits
 
 
 def lined(problem: Schedulable, limits: Limits, own_peak: int) -> SearchResult:

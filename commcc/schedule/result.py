@@ -28,6 +28,8 @@ Rank = tuple[int, bool, int, int, int, int]
 OWN, LATE, LINE, BEST = range(4)
 #: A step at most this much above the lower bound, in permille, ends the search.
 CLOSE = 1
+#: The share of the budget, in permille, above which a peak counts as at its edge.
+_EDGE = 980
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,10 @@ class SearchResult:
         near = self.step_ns * 1000 <= problem.bound * (1000 + CLOSE)
         short = self.longest_run <= SHORT or not problem.feeding
         return near and short and (limits.budget is None or self.peak_bytes <= limits.budget)
+
+    def at_the_edge(self, limits: Limits) -> bool:
+        """Whether it takes nearly all of the memory budget."""
+        return limits.budget is not None and self.peak_bytes * 1000 > limits.budget * _EDGE
 
     def beaten_by(self, problem: Schedulable, limits: Limits) -> int | None:
         """The longest step with which another order can still rank before this one, in ns; None where any can."""

@@ -102,9 +102,8 @@ _RELAXED: tuple[Start, ...] = tuple(
 #: How far the best step has to be above the lower bound, in permille, for the round _RELAXED, and for rounds under
 #: tight memory.
 _FAR, _FARTHER = 5, 10
-#: The budgets of rounds under tight memory, in permille of the budget; and the share of the budget, in permille, above
-#: which a peak counts as at its edge.
-_TIGHTER, _EDGE = (990, 995, 980), 980
+#: The budgets of rounds under tight memory, in permille of the budget.
+_TIGHTER = (990, 995, 980)
 #: Schedules made before the best one is improved for the first time.
 _FIRST = 2
 #: A round ends after this many schedules in a row without a gain, after twice as many far from the lower bound.
@@ -143,13 +142,13 @@ def search(problem: Problem, limits: Limits, effort: int, hopeless: int | None =
     looking.round(explored, first)
     looking.glance(first)
     for others in dict.fromkeys((limits, limits.closer, limits.narrower)):
-        if others != first and looking.at_the_edge() and looking.far(_FARTHER):
+        if others != first and looking.best.at_the_edge(limits) and looking.far(_FARTHER):
             looking.round(explored, others)
     if looking.far(_FAR):
         looking.round(_RELAXED, first)
     for permille in _TIGHTER:
         best = looking.best
-        if limits.budget is not None and looking.at_the_edge() and looking.far(_FARTHER):
+        if limits.budget is not None and looking.best.at_the_edge(limits) and looking.far(_FARTHER):
             looking.round(explored, replace(first, budget=limits.budget * permille // 1000))
         if looking.best is best:
             break
@@ -392,10 +391,6 @@ class _Search:
             return True
         most = max(self.limits.in_flight, self.problem.own_in_flight)
         return self.problem.figures(order).in_flight_bytes <= most
-
-    def at_the_edge(self) -> bool:
-        """Whether the best order takes nearly all of the budget."""
-        return self.limits.budget is not None and self.best.peak_bytes * 1000 > self.limits.budget * _EDGE
 
     def far(self, permille: int) -> bool:
         """Whether the best step is more than this above the lower bound."""
