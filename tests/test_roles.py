@@ -493,3 +493,38 @@ def test_activations_that_update_inputs_are_no_gradients(case):
         b.call(aten.copy_.default, kept, new)
     program = b.program(outputs, {"0": 2})
     assert [(c.role, c.derived) for c in identified(program).values()] == [("tp", None)]
+
+
+def quantised(*, scales="01"):
+    """Weights in shards as integers and scales of rows, which are gathered over the groups that are named, in turn."""
+    b = GraphBuilder()
+    x, outputs = b.placeholder("x", (4, 4)), []
+    for number in range(3):
+        weight = b.placeholder(f"w{number}", (2, 4))
+        scale = b.call(aten.amax.default, b.call(aten.abs.default, weight), [-1], True)
+        whole = b.call(aten._to_copy.default, b.call(aten.div.Tensor, weight, scale), dtype=torch.int8)
+        for group in scales:
+            scale = b.gather(scale, 2, group)
+        for group in "01":
+            whole = b.gather(whole, 2, group)
+        product = b.call(aten.mm.default, b.call(aten._to_copy.default, whole, dtype=torch.float64), x)
+        outputs.append(b.call(aten.mul.Tensor, product, scale) if scales == "01" else product)
+    return b.program(outputs, {"0": 2, "1": 2})
+
+
+def test_quantised_parameters_are_gathered_as_their_scales_are():
+    program = quantised()
+    found = identified(program).values()
+    assert [(c.role, c.derived, c.dtype) for c in found] == 3 * [
+        *2 * [("fsdp", "param", "float64")],
+        *2 * [("fsdp", "param", "int8")],
+    ]
+    done = run(program, parse_pipeline("bucket{groups=all},reorder"), model=load_model("h100"))
+    assert done.verified == "proved"
+    assert sorted(c.stands_for for c in identified(done.program).values()) == 4 * [3]
+
+
+@pytest.mark.parametrize("scales", ["", "1"])
+def test_integers_of_one_input_whose_scales_are_not_gathered_are_no_parameters(scales):
+    roles = [(c.role, c.group) for c in identified(quantised(scales=scales)).values() if c.dtype == "int8"]
+    assert roles == 3 * [("other", "0"), ("fsdp" if scales else "other", "1")]

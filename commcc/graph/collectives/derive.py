@@ -5,8 +5,9 @@ param-derived
     input (casts, views, padding with constants), and there is exactly one such input. Where the graph says which of
     its inputs are parameters, also what several of them, or one and scales, are made into before it is gathered (a
     weight cast to float8, a weight with its norm), by ops that neither compute products nor communicate, but for
-    the all-reduce of one number: the largest element of a weight in shards. That all-reduce is a *scale*. Where the
-    graph does not say which inputs are parameters, so is what one of them and such a scale are made into.
+    gathers and the all-reduce of one number: the largest element of a weight in shards. That all-reduce is a *scale*.
+    Where the graph does not say which inputs are parameters, so is what one of them and such a scale are made into, and
+    what is made of one alone, of which a scale is gathered over the same group.
 terminal-derived
     Every path forwards from the wait reaches graph outputs, or is written over graph inputs, through one-input
     ops. A second reduction on the way (HSDP: replicate and shard group, in either order), also one of a bucket
@@ -32,7 +33,7 @@ from commcc.graph.ops.constants import SOURCELESS
 from commcc.graph.ops.views import GATHERING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from commcc.graph.collectives.pieces import Piece, Pieces
     from commcc.graph.index import GraphIndex
@@ -78,9 +79,18 @@ def walk_back(
     return Source(tuple(sorted(inputs)), tuple(sorted(chain)))
 
 
+def gathered_inputs(index: GraphIndex) -> Iterator[tuple[int, str]]:
+    """Graph inputs that are gathered, or of which something is, by one-input ops alone, with the group."""
+    for launch in index.launches.values():
+        source = walk_back(index, launch.inputs) if launch.kind is Kind.ALL_GATHER else None
+        if source is not None and len(source.inputs) == 1:
+            yield source.inputs[0], launch.group
+
+
 def made_of_inputs(index: GraphIndex, starts: tuple[int, ...]) -> Source | None:
     """Graph inputs that ``starts`` are made of by ops of any number of operands, of which none is a compute node,
-    communicates, writes or does more than its result; None when one does. The reduction of a scale may be among them.
+    communicates, writes or does more than its result; None when one does. The reduction of a scale may be among them,
+    and gathers, as of a parameter that is gathered over one group and then over another.
     """
     inputs: set[int] = set()
     chain: set[int] = set()
@@ -93,8 +103,9 @@ def made_of_inputs(index: GraphIndex, starts: tuple[int, ...]) -> Source | None:
             inputs.add(node)
             continue
         does_more = index.compute[node] or node in index.stays or node in index.writes or node in index.host_syncs
-        launched = index.wait_of.get(node, node)
-        if does_more or (launched in index.launches and not reduces_scale(index, launched)):
+        launched = index.launches.get(index.wait_of.get(node, node))
+        sends = launched is not None and launched.kind is not Kind.ALL_GATHER
+        if does_more or (sends and not reduces_scale(index, index.wait_of.get(node, node))):
             return None
         chain.add(node)
         stack.extend(index.data_preds[node])

@@ -10,6 +10,7 @@ from commcc.graph.collectives.derive import (
     Sink,
     Source,
     fed_by_scatter,
+    gathered_inputs,
     launched,
     made_of_inputs,
     reduces_scale,
@@ -50,6 +51,7 @@ class _Context:
         self.pieces = Pieces(index)
         self.updates = Updates(index)
         self.has_gradients = any("GradAOTOutput" in d for d in index.output_descriptors if d)
+        self.gathered = frozenset(gathered_inputs(index))
 
     def may_be_parameter(self, placeholder: int) -> bool:
         """With descriptors only parameters and buffers count; a tangent never does."""
@@ -285,7 +287,7 @@ def _averaged(context: _Context, number: int, launch: Launch) -> _Verdict | None
 def _made_of_parameters(context: _Context, number: int, launch: Launch) -> Source | None:
     """What a launch sends, where that is made of parameters, and perhaps of others. Where the graph does not say what
     its parameters are, activations that a backward is given look the same: of one of its inputs, and numbers, by a
-    scale that all ranks agree on.
+    scale that all ranks agree on, or that is gathered too.
     """
     index = context.index
     if context.after_compute[number]:
@@ -299,6 +301,8 @@ def _made_of_parameters(context: _Context, number: int, launch: Launch) -> Sourc
     several = sum(tensor is None or tensor.numel != 1 for tensor in tensors) > launched(index, number)
     scales = {number, *source.chain}.intersection(index.launches)
     scaled = any(index.launches[node].reduction == "max" and reduces_scale(index, node) for node in scales)
+    group = index.launches[number].group
+    scaled = scaled or (len(source.inputs) == 1 and (source.inputs[0], group) in context.gathered)
     return source if scaled and not several else None
 
 

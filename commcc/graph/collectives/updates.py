@@ -87,19 +87,16 @@ class Updates:
 
 
 def _new_values(index: GraphIndex) -> Iterator[tuple[int, int]]:
-    """Nodes that hold a new value of a graph input, and the input: ops in place on it, and all between it and what is
-    copied over it.
+    """Nodes that hold a new value of a graph input, and the input: ops in place on it, and all that lies, by ops that
+    do not compute, between it and what is copied over it.
     """
     for node, targets in index.writes.items():
         for given in {storage for target in targets for storage in _inputs_at(index, target)}:
-            made = _between(index, given, index.data_preds[node]) if index.ops[node] in OVERWRITES else [node]
+            made = {node}
+            if index.ops[node] in OVERWRITES:
+                before = _near(index, [read for read in index.data_preds[node] if read != given], index.data_preds)
+                made = _near(index, [user for user in index.users[given] if user in before], index.users, before)
             yield from ((new, given) for new in made)
-
-
-def _between(index: GraphIndex, given: int, sources: Sequence[int]) -> set[int]:
-    """What lies, by ops that do not compute, between a graph input and what is copied over it."""
-    before = _near(index, [node for node in sources if node != given], index.data_preds)
-    return before & _near(index, [user for user in index.users[given] if user in before], index.users, before)
 
 
 def _near(
