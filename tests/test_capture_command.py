@@ -20,6 +20,7 @@ from commcc.base.terms import Kind
 from commcc.capture import worker
 from commcc.capture.request import Request, read_mesh
 from commcc.capture.request import capture as capture_in_a_process
+from commcc.capture.user_function import explained
 from commcc.capture.world import Layout, fake_world
 from commcc.cli.main import run
 from commcc.graph.index import build_index
@@ -420,6 +421,14 @@ def test_what_cannot_be_captured(name, words, tmp_path):
         worker.capture(request(name, "dp=2", tmp_path))
     assert "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_several_backwards_that_gather_again_have_a_hint():
+    """As PyTorch 2.13 and 2.15 say it of a step function with four micro-batches, where layers gather again."""
+    said = "Detected 4 disjoint backward regions that require recomputation, but remat only supports one such region"
+    hint = r"; PyTorch computes again, .*reshard_after_forward=False"
+    with pytest.raises(InputError, match=f"tracing: RuntimeError: {said}{hint}"), explained("tracing", []):
+        raise RuntimeError(said)
 
 
 @pytest.mark.parametrize("command", ["capture", "tune"])

@@ -62,6 +62,16 @@ def test_sizes_alone_are_an_assumption_that_is_said():
     assert found.assumed == ("group '3' is taken to be 0-1|2-3; --groups says otherwise",)
 
 
+def test_groups_of_which_no_size_divides_the_other_are_of_more_ranks():
+    program = launching(g3=group("3", 3), g5=group("5", 8))
+    found = layout(program)
+    assert (found.world, found.parts["3"][1], len(found.parts["5"])) == (24, (3, 4, 5), 3)
+    columns = "|".join(f"{at},{at + 8},{at + 16}" for at in range(8))
+    assert layout(program, text=f"3={columns}").mine("3", 9) == (1, 9, 17)
+    with pytest.raises(OptionError, match="for at least 24 ranks, not 8"):
+        layout(program, world=8)
+
+
 def test_a_split_off_group_has_the_ranks_of_its_origin():
     program = launching(g3=group("3", 2, (0, 2)), gnew=group("new", 2, origin="3"))
     found = layout(program, world=4, text="3=0,3|1,2")

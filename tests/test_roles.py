@@ -412,3 +412,119 @@ def test_reductions_that_are_no_candidates_say_why():
     done = run(b.program([b.call(aten.mul.Tensor, r, m) for r in reduced], {"0": 2}), parse_pipeline("bucket"))
     reason = "its result is put together with other values, and not only with gradients"
     assert done.steps[0].plan.report.to_json()["left_out"] == {f"reduce_scatter: {reason}": 2}
+
+
+def updated(b, value, change, *, functional):
+    """A graph input's new value, written in place, or still to be copied over it."""
+    if not functional:
+        return b.call(aten.add_.Tensor, value, change)
+    return b.call(aten.add.Tensor, b.call(aten.mul.Tensor, value, 0.5), change)
+
+
+def copied_back(b, inputs, values, outputs, *, functional):
+    for given, value in zip(inputs, values, strict=True) if functional else ():
+        b.call(aten.copy_.default, given, value)
+    return b.program(outputs, {"0": 2})
+
+
+def orthogonal_step(*, functional):
+    """One step of an optimizer that multiplies matrices: gradients are summed, moments and parameters updated."""
+    b, made, squares = GraphBuilder(), [], []
+    x, inputs = b.placeholder("x", (4, 4)), [b.placeholder(f"w{n}", (4, 4)) for n in range(6)]
+    weights, moments = inputs[::2], inputs[1::2]
+    loss = b.call(aten.sum.default, b.call(aten.mm.default, x, weights[0]))
+    reduced = [b.reduce(b.call(aten.mm.default, x, weight), "0", "sum") for weight in weights]
+    for weight, moment, gradient in zip(weights, moments, reduced, strict=True):
+        squares.append(b.call(aten.sum.default, b.call(aten.mul.Tensor, gradient, gradient)))
+        average = updated(b, moment, gradient, functional=functional)
+        step = b.call(aten.add.Tensor, gradient, average)
+        step = b.call(aten.mm.default, step, b.call(aten.mm.default, b.call(aten.t.default, step), step))
+        made += [updated(b, weight, step, functional=functional), average]
+    norm = b.call(aten.sum.default, b.call(aten.stack.default, squares))
+    return copied_back(b, inputs, made, [loss, norm], functional=functional)
+
+
+def two_steps(*, functional):
+    """Gradients in shards that update parameters, which are gathered and computed with again."""
+    b = GraphBuilder()
+    x, inputs = b.placeholder("x", (4, 4)), [b.placeholder(f"w{n}", (2, 4)) for n in range(3)]
+    shards = inputs
+    for _ in range(2):
+        whole, loss = [b.gather(b.call(aten.mul.Tensor, shard, 1.0), 2, "0") for shard in shards], x
+        for weight in whole:
+            loss = b.call(aten.mm.default, loss, weight)
+        scattered = [b.scatter(b.call(aten.mm.default, loss, weight), 2, "0", "sum") for weight in whole]
+        shards = [updated(b, *pair, functional=functional) for pair in zip(shards, scattered, strict=True)]
+    return copied_back(b, inputs, shards, [loss], functional=functional)
+
+
+@pytest.mark.parametrize("functional", [False, True])
+@pytest.mark.parametrize(("made", "role", "left"), [(orthogonal_step, "ddp", 1), (two_steps, "fsdp", 4)])
+def test_gradients_that_update_what_is_computed_with(made, role, left, functional):
+    program = made(functional=functional)
+    found = list(identified(program).values())
+    assert {c.role for c in found} == {role}
+    later = [f"gathers new values of w{n} through 1 op" for n in range(3)] if made is two_steps else []
+    assert [c.evidence for c in found if c.derived == "updated"] == later
+    done = run(program, parse_pipeline("bucket{groups=all},reorder"), model=load_model("h100"))
+    assert done.verified == "proved"
+    merged = identified(done.program).values()
+    assert (len(merged), {c.role for c in merged}) == (left, {role})
+    inputs = random_inputs(program.graph, 2)
+    assert same(VirtualRanks(program.graph, inputs).run(), VirtualRanks(done.program.graph, inputs).run())
+
+
+@pytest.mark.parametrize("case", ["statistics", "cache", "through compute", "other input"])
+def test_activations_that_update_inputs_are_no_gradients(case):
+    b = GraphBuilder()
+    x, kept, weight = (b.placeholder(name, (4, 4)) for name in ("x", "kept", "weight"))
+    mean = b.reduce(b.call(aten.mm.default, x, x), "0", "avg")
+    if case == "statistics":  # they are kept, and what the loss is made of is normed by them
+        b.call(aten.add_.Tensor, kept, mean)
+        outputs = [b.call(aten.mm.default, b.call(aten.sub.Tensor, x, mean), x)]
+    elif case == "cache":
+        outputs = [b.call(aten.mm.default, b.call(aten.copy_.default, kept, mean), x)]
+    elif case == "through compute":
+        b.call(aten.add_.Tensor, weight, b.call(aten.mm.default, mean, x))
+        outputs = [x]
+    else:  # what is written over an input is not made of its old value
+        new = b.call(aten.add.Tensor, weight, mean)
+        outputs = [b.call(aten.mm.default, new, x)]
+        b.call(aten.copy_.default, kept, new)
+    program = b.program(outputs, {"0": 2})
+    assert [(c.role, c.derived) for c in identified(program).values()] == [("tp", None)]
+
+
+def quantised(*, scales="01"):
+    """Weights in shards as integers and scales of rows, which are gathered over the groups that are named, in turn."""
+    b = GraphBuilder()
+    x, outputs = b.placeholder("x", (4, 4)), []
+    for number in range(3):
+        weight = b.placeholder(f"w{number}", (2, 4))
+        scale = b.call(aten.amax.default, b.call(aten.abs.default, weight), [-1], True)
+        whole = b.call(aten._to_copy.default, b.call(aten.div.Tensor, weight, scale), dtype=torch.int8)
+        for group in scales:
+            scale = b.gather(scale, 2, group)
+        for group in "01":
+            whole = b.gather(whole, 2, group)
+        product = b.call(aten.mm.default, b.call(aten._to_copy.default, whole, dtype=torch.float64), x)
+        outputs.append(b.call(aten.mul.Tensor, product, scale) if scales == "01" else product)
+    return b.program(outputs, {"0": 2, "1": 2})
+
+
+def test_quantised_parameters_are_gathered_as_their_scales_are():
+    program = quantised()
+    found = identified(program).values()
+    assert [(c.role, c.derived, c.dtype) for c in found] == 3 * [
+        *2 * [("fsdp", "param", "float64")],
+        *2 * [("fsdp", "param", "int8")],
+    ]
+    done = run(program, parse_pipeline("bucket{groups=all},reorder"), model=load_model("h100"))
+    assert done.verified == "proved"
+    assert sorted(c.stands_for for c in identified(done.program).values()) == 4 * [3]
+
+
+@pytest.mark.parametrize("scales", ["", "1"])
+def test_integers_of_one_input_whose_scales_are_not_gathered_are_no_parameters(scales):
+    roles = [(c.role, c.group) for c in identified(quantised(scales=scales)).values() if c.dtype == "int8"]
+    assert roles == 3 * [("other", "0"), ("fsdp" if scales else "other", "1")]

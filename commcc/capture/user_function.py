@@ -60,6 +60,11 @@ _HINTS = (
         "memory is pinned, which no GPU is here for; graphs are the same without: CPUOffloadPolicy(pin_memory=False), "
         "or no pin_memory() while they are captured",
     ),
+    (
+        re.compile(r"disjoint backward regions"),
+        "PyTorch computes again, or gathers again, in one backward of a graph: shard with reshard_after_forward=False "
+        "and without checkpoints, or let the function call backward() in place of torch.autograd.grad",
+    ),
 )
 #: Messages between two ranks, which Dynamo leaves outside of graphs.
 MESSAGES = ("isend", "irecv", "batch_isend_irecv", "send", "recv")

@@ -18,7 +18,7 @@ from __future__ import annotations
 import itertools
 import re
 from dataclasses import dataclass, replace
-from math import prod
+from math import lcm, prod
 from typing import TYPE_CHECKING, Any
 
 from commcc.base.errors import OptionError
@@ -170,6 +170,9 @@ def _world(entries: Collection[GroupEntry], meshes: list[_Mesh], told: Mapping[s
         [1, *(entry.size or 1 for entry in entries), *(max(entry.ranks) + 1 for entry in entries if entry.ranks)]
         + [max(itertools.chain(*parts)) + 1 for parts in told.values()]
     )  # fmt: skip
+    # Groups of 3 and of 8 ranks are of 24, where nobody tells their ranks.
+    unit = lcm(*(entry.size or 1 for entry in entries if entry.name not in told))
+    needed = -(-needed // unit) * unit if unit <= MAX_RANKS else needed
     exact = meshes[0].world if meshes else None
     if any(mesh.world != exact for mesh in meshes):
         raise OptionError(f"the graphs are for different numbers of ranks: {exact} and {meshes[-1].world}")

@@ -5,23 +5,24 @@ param-derived
     input (casts, views, padding with constants), and there is exactly one such input. Where the graph says which of
     its inputs are parameters, also what several of them, or one and scales, are made into before it is gathered (a
     weight cast to float8, a weight with its norm), by ops that neither compute products nor communicate, but for
-    the all-reduce of one number: the largest element of a weight in shards. That all-reduce is a *scale*. Where the
-    graph does not say which inputs are parameters, so is what one of them and such a scale are made into.
+    gathers and the all-reduce of one number: the largest element of a weight in shards. That all-reduce is a *scale*.
+    Where the graph does not say which inputs are parameters, so is what one of them and such a scale are made into, and
+    what is made of one alone, of which a scale is gathered over the same group.
 terminal-derived
     Every path forwards from the wait reaches graph outputs, or is written over graph inputs, through one-input
     ops. A second reduction on the way (HSDP: replicate and shard group, in either order), also one of a bucket
     (:mod:`commcc.graph.collectives.pieces`), and the addition of an earlier gradient are followed. So is a mean over
     ranks of what was computed, behind which no compute node comes: it is clipped, and parameters are updated by it.
     And so is any reduction behind which no compute node comes, if it leads to what is written over a graph input of as
-    many elements: with the optimizer in the graph, a parameter or a moment of it.
+    many elements: with the optimizer in the graph, a parameter or a moment of it. Where compute nodes do come behind,
+    as of an optimizer that multiplies matrices or of a second step, see :mod:`commcc.graph.collectives.updates`.
 updated
     A gather behind which no compute node comes, and whose result is written over a graph input of as many elements: of
-    a parameter that was updated in shards.
+    a parameter that was updated in shards. Or one of the new value of a graph input, by one-input ops.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,8 @@ from commcc.graph.ops.constants import SOURCELESS
 from commcc.graph.ops.views import GATHERING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from commcc.graph.collectives.pieces import Piece, Pieces
     from commcc.graph.index import GraphIndex
 
@@ -44,11 +47,15 @@ class Source:
     chain: tuple[int, ...]
 
 
-def walk_back(index: GraphIndex, starts: tuple[int, ...], *, joining: bool = False) -> Source | None:
+def walk_back(
+    index: GraphIndex, starts: tuple[int, ...], *, joining: bool = False, ends: Mapping[int, int] | None = None
+) -> Source | None:
     """Graph inputs that ``starts`` are made of by one-input ops; None when anything else is met.
 
-    joining: also look through ops that put several inputs together (an existing bucket).
+    joining: also look through ops that put several inputs together (an existing bucket). ends: nodes that stand for an
+    input, with that input.
     """
+    ends = ends or {}
     inputs: set[int] = set()
     chain: set[int] = set()
     stack, seen = list(starts), set(starts)
@@ -57,6 +64,9 @@ def walk_back(index: GraphIndex, starts: tuple[int, ...], *, joining: bool = Fal
         op = index.ops[node]
         if op == "placeholder":
             inputs.add(node)
+            continue
+        if node in ends:
+            inputs.add(ends[node])
             continue
         chain.add(node)
         if op in SOURCELESS:
@@ -69,9 +79,18 @@ def walk_back(index: GraphIndex, starts: tuple[int, ...], *, joining: bool = Fal
     return Source(tuple(sorted(inputs)), tuple(sorted(chain)))
 
 
+def gathered_inputs(index: GraphIndex) -> Iterator[tuple[int, str]]:
+    """Graph inputs that are gathered, or of which something is, by one-input ops alone, with the group."""
+    for launch in index.launches.values():
+        source = walk_back(index, launch.inputs) if launch.kind is Kind.ALL_GATHER else None
+        if source is not None and len(source.inputs) == 1:
+            yield source.inputs[0], launch.group
+
+
 def made_of_inputs(index: GraphIndex, starts: tuple[int, ...]) -> Source | None:
     """Graph inputs that ``starts`` are made of by ops of any number of operands, of which none is a compute node,
-    communicates, writes or does more than its result; None when one does. The reduction of a scale may be among them.
+    communicates, writes or does more than its result; None when one does. The reduction of a scale may be among them,
+    and gathers, as of a parameter that is gathered over one group and then over another.
     """
     inputs: set[int] = set()
     chain: set[int] = set()
@@ -84,8 +103,9 @@ def made_of_inputs(index: GraphIndex, starts: tuple[int, ...]) -> Source | None:
             inputs.add(node)
             continue
         does_more = index.compute[node] or node in index.stays or node in index.writes or node in index.host_syncs
-        launched = index.wait_of.get(node, node)
-        if does_more or (launched in index.launches and not reduces_scale(index, launched)):
+        launched = index.launches.get(index.wait_of.get(node, node))
+        sends = launched is not None and launched.kind is not Kind.ALL_GATHER
+        if does_more or (sends and not reduces_scale(index, index.wait_of.get(node, node))):
             return None
         chain.add(node)
         stack.extend(index.data_preds[node])
@@ -173,34 +193,6 @@ def _leads_on(pieces: Pieces, user: int, value: int) -> bool:
     if (len(read) == 1 and value in read) or pieces.joins(user):
         return True
     return index.ops[user] in ADDITIONS and all(_is_gradient(index, p) for p in index.data_preds[user] if p != value)
-
-
-#: How many nodes are looked at behind a collective, nearest first: an update is near.
-_NEAR = 400
-
-
-def updates_input(index: GraphIndex, starts: tuple[int, ...]) -> bool:
-    """Whether values, or parts of them, lead through no compute node to what is written over a graph input of as many
-    elements. A single number is no gradient but a norm of them.
-    """
-    largest = max((_elements(index, node) for node in starts), default=0)
-    queue, seen = deque(starts), set(starts)
-    while queue and len(seen) < _NEAR:
-        node = queue.popleft()
-        for target in index.writes.get(node, ()):
-            given = any(index.ops[storage] == "placeholder" for storage in index.storages[target])
-            reads = [_elements(index, read) for read in index.data_preds[node] if read in seen and read != target]
-            if given and 1 < (count := _elements(index, target)) <= largest and count in reads:
-                return True
-        fresh = [user for user in index.users[node] if user not in seen and not index.compute[user]]
-        seen.update(fresh)
-        queue.extend(fresh)
-    return False
-
-
-def _elements(index: GraphIndex, node: int) -> int:
-    tensor = index.tensors[node]
-    return 0 if tensor is None else tensor.numel or 0
 
 
 def fed_by_scatter(index: GraphIndex, launch: int) -> bool:

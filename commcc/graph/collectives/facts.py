@@ -21,9 +21,9 @@ class Collective:
     anchor: for a gather or a scale of one parameter the parameter's placeholder, for a gradient the output slot.
     chain: nodes between the placeholder and the launch, in graph order.
     derived: ``param`` (a gather of exactly one parameter), ``updated`` (a gather of what a parameter is overwritten
-    with), ``terminal`` (a reduction that only leads to outputs, or to updates of inputs), ``scale`` (an all-reduce of
-    one number, by which a parameter is scaled before it is gathered), ``bucket`` (a gather of several parameters) or
-    None.
+    with, or of its new value), ``terminal`` (a reduction that only leads to outputs, or to updates of inputs),
+    ``scale`` (an all-reduce of one number, by which a parameter is scaled before it is gathered), ``bucket`` (a gather
+    of several parameters) or None.
     stands_for: how many collectives were merged into this one; 1 for a plain one.
     at_end: of the dataflow: no compute node comes before a gather, or after another collective.
     unknown: a size of what it sends or receives has no number, so that its bytes are at least those that are counted.

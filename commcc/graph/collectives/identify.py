@@ -10,16 +10,17 @@ from commcc.graph.collectives.derive import (
     Sink,
     Source,
     fed_by_scatter,
+    gathered_inputs,
     launched,
     made_of_inputs,
     reduces_scale,
-    updates_input,
     walk_back,
     walk_forward,
 )
 from commcc.graph.collectives.facts import Collective, GroupFacts, Identification
 from commcc.graph.collectives.owner import module_of
 from commcc.graph.collectives.pieces import REDUCTIONS, Pieces, operands
+from commcc.graph.collectives.updates import Updates, updates_input
 from commcc.graph.ops.views import GATHERING
 
 if TYPE_CHECKING:
@@ -48,7 +49,9 @@ class _Context:
         self.after_compute = _reaches(index, forward=True)
         self.before_compute = _reaches(index, forward=False)
         self.pieces = Pieces(index)
+        self.updates = Updates(index)
         self.has_gradients = any("GradAOTOutput" in d for d in index.output_descriptors if d)
+        self.gathered = frozenset(gathered_inputs(index))
 
     def may_be_parameter(self, placeholder: int) -> bool:
         """With descriptors only parameters and buffers count; a tangent never does."""
@@ -138,11 +141,7 @@ def _told_by_ends(context: _Context, number: int, launch: Launch) -> _Verdict | 
     if launch.kind is Kind.ALL_GATHER:
         source = walk_back(context.index, launch.inputs, joining=True)
         if source is None:
-            verdict = _prepared(context, number, launch)
-            if verdict is None and not context.before_compute[number] and updates_input(context.index, launch.waits):
-                evidence = "gathers what is written over an input, as a parameter that was updated in shards"
-                return _Verdict(Role.FSDP, evidence, "updated")
-            return verdict
+            return _prepared(context, number, launch) or _updated(context, number, launch)
         if source.inputs and all(map(context.may_be_parameter, source.inputs)):
             return _gather(context.index, launch, source)
     elif launch.kind in REDUCTIONS:
@@ -238,6 +237,19 @@ def _prepared(context: _Context, number: int, launch: Launch) -> _Verdict | None
     return _Verdict(Role.FSDP, evidence, "param", anchor, source.chain)
 
 
+def _updated(context: _Context, number: int, launch: Launch) -> _Verdict | None:
+    """Of a gather of parameters that were updated: whole ones are written, or computed with in the next step."""
+    if not context.before_compute[number] and updates_input(context.index, launch.waits):
+        evidence = "gathers what is written over an input, as a parameter that was updated in shards"
+        return _Verdict(Role.FSDP, evidence, "updated")
+    source = walk_back(context.index, launch.inputs, joining=True, ends=context.updates.new_values)
+    if source is None or not source.inputs or not all(map(context.may_be_parameter, source.inputs)):
+        return None
+    verdict = _gather(context.index, launch, source)
+    evidence = verdict.evidence.replace("gathers", "gathers new values of", 1)
+    return verdict._replace(derived="updated", evidence=evidence, chain=())
+
+
 def _scale(context: _Context, number: int, launch: Launch) -> _Verdict | None:
     """Of an all-reduce of one number that parameters were made into, as the largest element of a weight in shards, by
     which it is scaled before it is gathered.
@@ -254,12 +266,17 @@ def _scale(context: _Context, number: int, launch: Launch) -> _Verdict | None:
 
 def _averaged(context: _Context, number: int, launch: Launch) -> _Verdict | None:
     """Of a reduction behind which nothing is computed but what clips gradients, and updates parameters: neither
-    multiplies matrices. Activations are added up, and written over no input.
+    multiplies matrices. Activations are added up, and written over no input. Or of one that updates inputs in spite of
+    compute behind it (:mod:`commcc.graph.collectives.updates`).
     """
-    if context.before_compute[number] or not context.after_compute[number]:
+    if not context.after_compute[number]:
         return None
     evidence = "averages what no compute comes behind, as gradients"
-    if launch.reduction != "avg":
+    if context.before_compute[number]:
+        evidence = "reduces what an input is updated by, and nothing else is made of"
+        if not context.updates.are_made_of(launch.waits):
+            return None
+    elif launch.reduction != "avg":
         evidence = "reduces what an input is updated by"
         if not updates_input(context.index, launch.waits):
             return None
@@ -270,7 +287,7 @@ def _averaged(context: _Context, number: int, launch: Launch) -> _Verdict | None
 def _made_of_parameters(context: _Context, number: int, launch: Launch) -> Source | None:
     """What a launch sends, where that is made of parameters, and perhaps of others. Where the graph does not say what
     its parameters are, activations that a backward is given look the same: of one of its inputs, and numbers, by a
-    scale that all ranks agree on.
+    scale that all ranks agree on, or that is gathered too.
     """
     index = context.index
     if context.after_compute[number]:
@@ -284,6 +301,8 @@ def _made_of_parameters(context: _Context, number: int, launch: Launch) -> Sourc
     several = sum(tensor is None or tensor.numel != 1 for tensor in tensors) > launched(index, number)
     scales = {number, *source.chain}.intersection(index.launches)
     scaled = any(index.launches[node].reduction == "max" and reduces_scale(index, node) for node in scales)
+    group = index.launches[number].group
+    scaled = scaled or (len(source.inputs) == 1 and (source.inputs[0], group) in context.gathered)
     return source if scaled and not several else None
 
 
