@@ -25,6 +25,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from commcc.graph.ops import facts
 from commcc.verify.contents import Run, runs_of, spliced
 from commcc.verify.regroup import regroup, regroups
 from commcc.verify.reshaping import Formed
@@ -195,8 +196,10 @@ class Memory:
         while at is not None and at is not owner:
             chain.append(at)
             at = at.base
-        if at is None:
-            return None
+        if at is None or any(view.via is not None and facts(view.via[0].target).storage for view in chain):
+            return (
+                None  # ``as_strided`` of a part shows what lies around it, which the elements of the part do not tell
+            )
         whole = self._load(owner) if storage.content is None else storage.content
         seen = Tensor(whole, owner.meta, owner.root)
         for view in reversed(chain):

@@ -1,0 +1,51 @@
+"""Views of views: what one link of the chain leaves open, all that hang on it leave open."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from commcc.verify import verify
+from tests.verify_graphs import Graph, aten, differs, proved
+
+
+def window(*, early):
+    """A part of x, seen with what lies around it, read between two copies into x or behind both."""
+    g = Graph()
+    x, a, b = g.input("x", 8), g.input("a", 8), g.input("b", 2)
+    around = g(aten.as_strided.default, g(aten.slice.Tensor, x, 0, 0, 2), [4], [1], 0)
+    g(aten.copy_.default, x, a)
+    beside = g(aten.slice.Tensor, x, 0, 2, 4)
+    read = g(aten.sin.default, around) if early else None
+    g(aten.copy_.default, beside, b)
+    return g.program(g(aten.sin.default, around) if read is None else read)
+
+
+def test_a_view_that_shows_what_lies_around_its_operand_is_read_at_its_time():
+    proved(window(early=False), window(early=False))
+    differs(window(early=False), window(early=True), "mutation")
+
+
+VIEWS = [
+    lambda g, x: g(aten.diagonal.default, x),
+    lambda g, x: g(aten.unfold.default, g(aten.select.int, x, 0, 0), 0, 2, 1),
+    lambda g, x: g(aten.mul_.Tensor, x, 2),
+]
+
+
+def guessed(view, *, late):
+    """A view of what is a copy of x or x itself, as its strides want it; then x is written."""
+    g = Graph()
+    x, a = g.input("x", 2, 2, 2, 2), g.input("a", 2, 2, 2, 2)
+    if late:
+        g(aten.copy_.default, x, a)
+    part = view(g, g(aten.contiguous.default, x, memory_format=torch.channels_last))
+    if not late:
+        g(aten.copy_.default, x, a)
+    return g.program(g(aten.sin.default, part))
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_view_of_what_may_be_a_copy_may_be_in_the_copy(view):
+    proved(guessed(view, late=False), guessed(view, late=False))
+    assert verify(guessed(view, late=False), guessed(view, late=True)).status != "proved"
