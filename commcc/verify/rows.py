@@ -288,6 +288,14 @@ class RowRules:
             raise Mixed(f"{what} that is no rows")
         return kind
 
+    def rows_for(self, target: fx.Node, source: object) -> Rows:
+        """Rows that are put into a tensor one by one. With fewer dimensions they would be broadcast, and a chunk of one
+        row to other places than rows of the whole.
+        """
+        if len(shape_of(source)) != len(shape_of(target)):  # type: ignore[arg-type]
+            raise Mixed("rows with other dimensions than what they are put into")
+        return self.rows_in(source)
+
     def number_of_rows(self, order: Order) -> Number:
         """How many rows an order has, as the host knows them."""
         return Number(("rows", length(order)))
