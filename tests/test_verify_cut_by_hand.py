@@ -71,7 +71,25 @@ def where_equal(g, x, y, _w):
     return same, g(aten.mul.Tensor, x, same)
 
 
-@pytest.mark.parametrize(("make", "add"), [(let_through, True), (where_equal, False)])
+def binned(*ends):
+    """Counts in bins between two numbers or, where these are one, between the least and the largest of all rows."""
+
+    def make(g, x, _y, _w):
+        return (g(aten.histc.default, x, 4, *ends),)
+
+    return make
+
+
+@pytest.mark.parametrize("ends", [(-2, 2), (0, 4), (0, 0.5)])
+def test_counts_in_bins_of_their_own(ends):
+    before, names = whole(binned(*ends))
+    assert verify(before, halves(binned(*ends), names, add=True)).status == "proved"
+
+
+ASKING = [(let_through, True), (where_equal, False), (binned(0, 0), True), (binned(), True), (binned(3.0, 3), True)]
+
+
+@pytest.mark.parametrize(("make", "add"), ASKING)
 def test_what_asks_all_rows_at_once(make, add):
     before, names = whole(make)
     assert verify(before, halves(make, names, add=add)).status == "unproved"

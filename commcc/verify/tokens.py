@@ -28,7 +28,7 @@ from torch import fx, nn
 
 from commcc.graph.ops import Aliasing, aliasing, collective_of, only_computes, op_name
 from commcc.graph.ops.constants import ZEROS
-from commcc.graph.ops.counting import BY_LENGTH, bins_of, is_as_long, marked
+from commcc.graph.ops.counting import BY_LENGTH, bins_of, is_as_long, marked, spans_data
 from commcc.graph.ops.filled import counts_to, is_filled
 from commcc.verify.clones import (
     CHOSEN,
@@ -350,7 +350,7 @@ class Dispatch(Pieces):
     def _count(self, node: fx.Node, a: dict[str, Any]) -> Kind:
         """How many rows go to each expert: one bin for each number."""
         rows, bins = self.rows_in(a["self"]), bins_of(a)
-        if len(shape_of(a["self"])) != 1 or rows.order[0] not in SLICED:
+        if len(shape_of(a["self"])) != 1 or rows.order[0] not in SLICED or spans_data(a):
             raise Mixed("it counts something else than rows by expert")
         if op_name(node.target) == BY_LENGTH and not is_as_long(node, bins):
             raise Mixed("which numbers there are says how long it is")
