@@ -49,3 +49,43 @@ def guessed(view, *, late):
 def test_a_view_of_what_may_be_a_copy_may_be_in_the_copy(view):
     proved(guessed(view, late=False), guessed(view, late=False))
     assert verify(guessed(view, late=False), guessed(view, late=True)).status != "proved"
+
+
+COPIES = [
+    lambda g, x: g(aten.contiguous.default, x, memory_format=torch.channels_last),
+    lambda g, x: g(aten.type_as.default, x, g(aten.new_zeros.default, x, [1], dtype=torch.float64)),
+]
+
+
+def written(copy, *, again, inner=lambda g, x: x):
+    """One copy, or what may be one, is written and read; or one of two is written and the other read."""
+    g = Graph()
+    made = copy(g, x := g.input("x", 2, 2, 2, 2))
+    other = copy(g, x) if again else made
+    g(aten.add_.Tensor, inner(g, made), 1)
+    return g.program(g(aten.sin.default, inner(g, other)))
+
+
+@pytest.mark.parametrize("copy", COPIES)
+@pytest.mark.parametrize("inner", [lambda g, x: x, lambda g, x: g(aten.diagonal.default, x)])
+def test_two_copies_are_not_one(copy, inner):
+    proved(written(copy, again=False, inner=inner), written(copy, again=False, inner=inner))
+    proved(written(copy, again=True, inner=inner), written(copy, again=True, inner=inner))
+    verdict = verify(written(copy, again=False, inner=inner), written(copy, again=True, inner=inner))
+    assert verdict.status != "proved"
+
+
+def returned(copy, *, again):
+    """Two outputs that are in one copy, or each in its own."""
+    g = Graph()
+    made = copy(g, x := g.input("x", 2, 2, 2, 2))
+    other = copy(g, x) if again else made
+    return g.program(made, g(aten.select.int, g(aten.alias.default, other), 1, 0))
+
+
+@pytest.mark.parametrize("copy", COPIES)
+def test_outputs_in_two_copies_are_not_in_one(copy):
+    proved(returned(copy, again=False), returned(copy, again=False))
+    proved(returned(copy, again=True), returned(copy, again=True))
+    assert verify(returned(copy, again=False), returned(copy, again=True)).status == "unproved"
+    assert verify(returned(copy, again=True), returned(copy, again=False)).status == "unproved"
