@@ -89,3 +89,28 @@ def test_outputs_in_two_copies_are_not_in_one(copy):
     proved(returned(copy, again=True), returned(copy, again=True))
     assert verify(returned(copy, again=False), returned(copy, again=True)).status == "unproved"
     assert verify(returned(copy, again=True), returned(copy, again=False)).status == "unproved"
+
+
+def unread(op, *given, relaid=False, small=False):
+    """A view that nobody looks at, of what may lie otherwise than in BEFORE, or in a smaller storage."""
+    g = Graph()
+    x = seen = g.input("x", 4, 4, 2)
+    if relaid:
+        turned = g(aten.permute.default, x, [2, 1, 0])
+        seen = g(aten.permute.default, g(aten.clone.default, turned, memory_format=torch.contiguous_format), [2, 1, 0])
+    seen = g(aten.slice.Tensor, seen, 0, 0, 1)
+    if small:
+        seen = g(aten.clone.default, seen)
+    with g.mode:
+        val = op(torch.empty(4, 4, 2)[:1], *given)
+    g(op, seen, *given, val=val)
+    return g.program(g(aten.neg.default, x))
+
+
+@pytest.mark.parametrize(
+    ("changed", "op", "given"),
+    [("small", aten.as_strided.default, ([32], [1], 0)), ("relaid", aten.view_as_complex.default, ())],
+)
+def test_a_view_that_nobody_reads_has_to_run(changed, op, given):
+    verdict = verify(unread(op, *given), unread(op, *given, **{changed: True}))
+    assert verdict.status == "unproved"
