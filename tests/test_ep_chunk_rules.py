@@ -158,3 +158,23 @@ def test_rows_that_a_mask_lets_through():
     sizes = {str(node.meta["val"].shape[0]) for node in after.graph.nodes if node.name.startswith("index_1_chunk")}
     assert len(sizes) == 3 and all(size.startswith("u") for size in sizes)
     assert error(before, after) < EXACT
+
+
+@pytest.mark.parametrize("rows", [2, 4])
+def test_rows_that_are_broadcast_into_what_they_are_put_into(rows):
+    """A number for each row, put along columns of as many: a chunk of one row fills all of them with its own."""
+
+    def make(b, x, w):
+        zeros = b.call(aten.new_zeros.default, x, [3, rows])
+        positive = b.call(aten.gt.Scalar, b.call(aten.select.int, x, 1, 0), 0)
+        at = b.call(aten._to_copy.default, positive, dtype=torch.int64)
+        return b.call(aten.index_put.default, zeros, [at], b.call(aten.select.int, x, 1, 1), True)
+
+    b = Layers()
+    x, w = b.tokens("x", rows, 4), b.weight("w", 4, 4)
+    with b.module(MOE):
+        made = [moved(b, x), make(b, x, w)]
+    before = b.done(made)
+    after = chunked(before, chunks=rows)
+    assert error(before, after) > EXACT
+    assert verify(before, after).status == "unproved"

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
+import sympy
 import torch
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
@@ -22,14 +23,13 @@ from torch.fx.experimental.symbolic_shapes import _constrain_range_for_size
 from torch.utils import _pytree as pytree
 
 from commcc.base.errors import InputError
+from commcc.graph.index.hints import is_explosive
 from commcc.serialization.fake_ops import Evaluator, UnknownValue
 from commcc.serialization.shapes import contiguous_stride
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import TypeAlias
-
-    import sympy
 
     Numbers: TypeAlias = Mapping[sympy.Symbol, int]
 
@@ -126,8 +126,14 @@ def _symbols(leaf: Any) -> Iterable[sympy.Symbol]:
 def _number(size: Any, numbers: Numbers) -> Any:
     if not isinstance(size, torch.SymInt):
         return size
-    value = size.node.expr.xreplace(numbers)
-    return size if getattr(value, "free_symbols", None) else int(value)
+    expression = size.node.expr
+    if any(map(is_explosive, sympy.preorder_traversal(expression))):
+        raise UnknownValue("a power of sizes that may be too large to compute")
+    try:
+        value = expression.xreplace(numbers)
+        return size if getattr(value, "free_symbols", None) else int(value)
+    except (ArithmeticError, TypeError, ValueError) as error:
+        raise UnknownValue(f"a size that has no value: {str(error)[:80]}") from None
 
 
 def _with(evaluator: Evaluator, numbers: Numbers, values: Any) -> Any:

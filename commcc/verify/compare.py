@@ -76,14 +76,17 @@ def report_causes(pair: Pair) -> None:
 
 
 def _runs_on_any(pair: Pair, step: Step) -> bool:
-    """Whether an op that runs on some elements runs on all: what computes floats one by one, products, and views."""
+    """Whether an op that runs on some elements runs on all: what computes floats one by one, products, and views, but
+    for those that show what lies around their operand, as much as there is.
+    """
     node = pair.old_nodes.get(step.node)
     if node is None:
         return False
     val = node.meta.get("val")
     floats = isinstance(val, torch.Tensor) and val.dtype.is_floating_point
     by_element = torch.Tag.pointwise in getattr(node.target, "tags", ()) and floats
-    return step.kind == VIEW or by_element or is_compute(node.target)
+    view = step.kind == VIEW and not facts(node.target).storage
+    return view or by_element or is_compute(node.target)
 
 
 def _outline(step: Step) -> tuple[Any, ...]:

@@ -114,7 +114,7 @@ def entangled(
             continue
         places = [(at.content, at.shape, at.meta.strides) for at in (memory.where(one), memory.where(other))]
         if one.may_copy or other.may_copy:
-            pairs.append((i, j))
+            pairs.append((i, j, memory.guess(one), memory.guess(other)))
         elif not (in_step and places[0] == places[1]) and memory.apart(one, other) is not None:
             pairs.append((i, j, *places))
     if not pairs:

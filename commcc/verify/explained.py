@@ -114,7 +114,8 @@ class Explainer(State):
             self.event("value", node, text, ("view", formed.content, formed.shape, first.meta.strides))
         result = self.tensor(formed.content, meta, node, first)
         result.via = (node, arguments, index, name)
-        result.may_copy = formed.alias == MAYBE or first.may_copy
+        if formed.alias == MAYBE:
+            self.memory.suppose(result, path_of(node.target))
         return result
 
     def _note_cast(self, node: fx.Node, content: int, operands: list[Tensor], arguments: dict[str, Any]) -> None:
@@ -155,7 +156,6 @@ class Explainer(State):
             place(self.trace, node, path, content, self.memory.version(target.root))
             self._note_cast(node, content, [now], arguments)
             held = self.tensor(content, target.meta, node, target)
-            held.may_copy = target.may_copy
             results.append(held)
         self.trace.copies += 1
         return results[0] if isinstance(arguments.get("self"), Tensor) else tuple(results)
@@ -200,7 +200,6 @@ class Explainer(State):
             self.write(node, term, [out], (part.content,))
             place(self.trace, node, twin, part.content, self.memory.version(out.root))
             held = self.tensor(part.content, out.meta, node, out)
-            held.may_copy = out.may_copy
             results.append(held)
         self.trace.copies += 1
         return results[0] if isinstance(formed, Formed) else tuple(results)

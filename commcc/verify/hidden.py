@@ -101,7 +101,7 @@ class Hidden:
         place = self._places.get(value.term)
         if place is None:
             place = self._memory.allocate(self._table.intern(("hidden", value.term)), UNKNOWN)
-            place.may_copy = True
+            self._memory.suppose(place, "")
             self._places[value.term] = place
         return place
 

@@ -340,6 +340,5 @@ def wait(state: State, node: fx.Node) -> Value | None:
     for source in state.table.sources_of(now.content):
         place(state.trace, node, "wait", source)
     result = state.tensor(now.content, now.meta, node, now)
-    result.may_copy = now.may_copy
     state.check(node, result, node.meta.get("val"))
     return result

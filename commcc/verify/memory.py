@@ -25,10 +25,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from commcc.graph.ops import facts
 from commcc.verify.contents import Run, runs_of, spliced
 from commcc.verify.regroup import regroup, regroups
 from commcc.verify.reshaping import Formed
-from commcc.verify.sizes import Meta, Size, Undecidable, is_apart, product
+from commcc.verify.sizes import UNKNOWN, Meta, Size, Undecidable, is_apart, product
 from commcc.verify.terms import Tensor, key_of, path_of
 
 if TYPE_CHECKING:
@@ -94,19 +95,14 @@ class Storage:
 _MAY_COPY = "whether an op copies what is read or written behind it"
 
 
-def _guess(tensor: Tensor) -> tuple[Any, ...]:
-    """What decides whether a tensor is in the storage that it is taken to be in; empty where that is certain.
-
-    The same op on operands that lie alike does the same in both graphs; any two others are not to be taken for one.
-    """
-    views: list[Any] = []
+def supposed_of(tensor: Tensor) -> tuple[int, ...]:
+    """The ops, by their numbers, each of which may have copied what a tensor is a view of."""
+    found: dict[int, None] = {}
     at: Tensor | None = tensor if tensor.may_copy else None
-    while at is not None:
-        if at.may_copy and at.base is not None:
-            path = path_of(at.via[0].target) if at.via else ""
-            views.append((path, at.shape, at.base.shape, at.base.meta.strides, at.base.dtype))
+    while at is not None and at.base is not None:
+        found.update({at.may_copy: None} if at.may_copy else {})
         at = at.base
-    return tuple(views)
+    return tuple(found)
 
 
 def _check_apart(owner: Tensor) -> None:
@@ -121,6 +117,9 @@ class Memory:
     def __init__(self, table: Terms) -> None:
         self._table = table
         self._storages: list[Storage] = []
+        # Ops that may have copied: what each makes of what; those that make the same, numbered as they came to matter.
+        self._supposed: list[tuple[Any, ...]] = []
+        self._numbers: dict[tuple[Any, ...], dict[int, int]] = {}
         # Storages that launches fill or read, and some that they did.
         self._used: dict[int, Storage] = {}
 
@@ -157,6 +156,25 @@ class Memory:
         self._storages.append(Storage(tensor))
         return tensor
 
+    def suppose(self, tensor: Tensor, path: str) -> None:
+        """Take note that a tensor is a view only perhaps: the op called ``path`` may have copied its base."""
+        base = UNKNOWN if tensor.base is None else tensor.base.meta
+        self._supposed.append((path, tensor.content, tensor.shape, base.shape, base.strides, base.dtype))
+        tensor.may_copy = len(self._supposed)
+
+    def guess(self, tensor: Tensor) -> tuple[Any, ...]:
+        """What decides whether a tensor is in the storage that it is taken to be in; empty where that is certain.
+
+        The same op on operands that lie alike does the same in both graphs; any two others are not to be taken for one,
+        nor are two copies that it may have made.
+        """
+        views = []
+        for which in supposed_of(tensor):
+            made = self._supposed[which - 1]
+            known = self._numbers.setdefault(made, {})
+            views.append((*made, known.setdefault(which, len(known))))
+        return tuple(views)
+
     def current(self, tensor: Tensor) -> Tensor:
         """The tensor as it reads now: itself, or a load when its storage was written since it was made."""
         storage = self.at(tensor.root)
@@ -174,7 +192,7 @@ class Memory:
         """What is in a part of a storage of which only the writes are known, not the elements."""
         place = self.where(tensor)
         numel: Size | None = None if tensor.shape is None else product(tensor.shape)
-        guess = _guess(tensor)
+        guess = self.guess(tensor)
         key = (LOAD, place.content, place.shape, tensor.dtype, self.version(tensor.root), *guess)
         source = self._table.source(key, numel, tensor.dtype)
         if guess:
@@ -195,8 +213,10 @@ class Memory:
         while at is not None and at is not owner:
             chain.append(at)
             at = at.base
-        if at is None:
-            return None
+        if at is None or any(view.via is not None and facts(view.via[0].target).storage for view in chain):
+            return (
+                None  # ``as_strided`` of a part shows what lies around it, which the elements of the part do not tell
+            )
         whole = self._load(owner) if storage.content is None else storage.content
         seen = Tensor(whole, owner.meta, owner.root)
         for view in reversed(chain):
@@ -269,7 +289,7 @@ class Memory:
         before = self.version(tensor.root)
         storage.content = None if content is None or tensor.may_copy else self._filled(storage, at, content)
         if storage.content is None:
-            guess = _guess(tensor)
+            guess = self.guess(tensor)
             storage.version = self._table.intern((WRITE, before, at.content, at.shape, by, place, *guess))
             if guess:
                 self._table.undecided.setdefault(storage.version, _MAY_COPY)

@@ -154,6 +154,7 @@ class RowRules:
         for used, kind in kinds:
             if isinstance(kind, Rows) and kind.tag == "empty" and not (fills and used is arguments.get("self")):
                 raise Mixed("memory that nothing was written to")
+        self._check_places(arguments.get("indices", arguments.get("index")))
         if rule is not None:
             result: Kind = getattr(self, f"_{rule.name.lower()}")(node, arguments)
             return result
@@ -166,6 +167,12 @@ class RowRules:
         if is_attention(target) or name in FLEX:
             return attended(node, self.of, self.root)
         return self.seen(node) or self._composed(node)
+
+    def _check_places(self, index: Any) -> None:
+        """A mask is as long as what it is a mask of, which a chunk's is not, and lets through nobody knows how many."""
+        for place in index if isinstance(index, (list, tuple)) else [index]:
+            if self.of(place) is not None and dtype_of(place) in (torch.bool, torch.uint8):
+                raise Mixed("rows are taken where a mask of theirs says")
 
     def _stepped(self, node: fx.Node) -> Number | None:
         """A number of rows and a constant more or less, as a range over it is written: ``(n - 0 + 1 - 1) // 1``."""
@@ -287,6 +294,14 @@ class RowRules:
         if not isinstance(kind, Rows):
             raise Mixed(f"{what} that is no rows")
         return kind
+
+    def rows_for(self, target: fx.Node, source: object) -> Rows:
+        """Rows that are put into a tensor one by one. With fewer dimensions they would be broadcast, and a chunk of one
+        row to other places than rows of the whole.
+        """
+        if len(shape_of(source)) != len(shape_of(target)):  # type: ignore[arg-type]
+            raise Mixed("rows with other dimensions than what they are put into")
+        return self.rows_in(source)
 
     def number_of_rows(self, order: Order) -> Number:
         """How many rows an order has, as the host knows them."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
+from commcc.verify.memory import supposed_of
 from commcc.verify.sizes import Undecidable
 from commcc.verify.terms import Opaque, Tensor
 
@@ -57,6 +58,18 @@ def compare_sharing(pair: Pair) -> None:
     for (owner, in_after), paths in parts.items():
         _remark(pair, owner, paths, in_after=in_after)
     _compare_linked(pair, known)
+    for a, b, first, second in zip(old, new, _copies(pair.before), _copies(pair.after), strict=True):
+        if first != second and a.path not in known:
+            text = f"output {b.path} may be in a copy that other outputs are in too, in BEFORE with others"
+            pair.report.gap("alias", b.node, text)
+
+
+def _copies(trace: Trace) -> list[tuple[str, ...]]:
+    """For each output the copies that it may be in, each by the first output that may be in it."""
+    first: dict[int, str] = {}
+    values = ((output.value, output.path) for output in trace.outputs)
+    made = ((supposed_of(value) if isinstance(value, Tensor) else (), path) for value, path in values)
+    return [tuple(dict.fromkeys(first.setdefault(which, path) for which in found)) for found, path in made]
 
 
 def _compare_linked(pair: Pair, known: Collection[str]) -> None:

@@ -322,7 +322,7 @@ class Tensor:
     root: number of the storage it lives in. base: the tensor it is a view of, None for one that owns its
     storage. via: the node that made the view, its arguments, the number of the result and the argument that
     ``base`` was given as; None when the tensor is all of ``base``.
-    may_copy: ``base`` is a guess, the op may as well have copied.
+    may_copy: ``base`` is a guess, since an op may as well have copied: which one (:meth:`Memory.suppose`), 0 for none.
     where: position in the storage, filled in on demand.
     """
 
@@ -332,7 +332,7 @@ class Tensor:
     stamp: int = 0
     base: Tensor | None = None
     via: tuple[fx.Node, dict[str, Any], int, str] | None = None
-    may_copy: bool = False
+    may_copy: int = 0
     where: Tensor | None = field(default=None, repr=False)
 
     @property

@@ -28,7 +28,7 @@ from torch import fx, nn
 
 from commcc.graph.ops import Aliasing, aliasing, collective_of, only_computes, op_name
 from commcc.graph.ops.constants import ZEROS
-from commcc.graph.ops.counting import BY_LENGTH, bins_of, is_as_long, marked
+from commcc.graph.ops.counting import BY_LENGTH, bins_of, is_as_long, marked, spans_data
 from commcc.graph.ops.filled import counts_to, is_filled
 from commcc.verify.clones import (
     CHOSEN,
@@ -278,7 +278,7 @@ class Dispatch(Pieces):
     def _collected(self, target: fx.Node, index: Any, source: Any) -> Kind:
         """Rows added up by a number of their own; ones, to zeros, count how many rows have each number."""
         base = Total(("zeros",)) if self._nothing(target) else self.of(target)
-        numbers, rows = self.rows_in(index), self.rows_in(source)
+        numbers, rows = self.rows_in(index), self.rows_for(target, source)
         if len(shape_of(index)) != 1 or (rows.order, rows.dim) != (numbers.order, 0):
             raise Mixed("rows are added up by numbers of others")
         zeros = isinstance(base, Total) and base.what == ("zeros",)
@@ -324,7 +324,7 @@ class Dispatch(Pieces):
 
     def _put(self, target: Any, where: Kind | None, source: Any, *, added: bool) -> Kind:
         """Rows back to where they came from; several for one place are added up."""
-        base, rows = self.rows_in(target), self.rows_in(source)
+        base, rows = self.rows_in(target), self.rows_for(target, source)
         back = where.indices.sorted if isinstance(where, Inverse) else None
         goal = where.into() if isinstance(where, Indices) else back
         comes = where.sorted if isinstance(where, Indices) else None if back is None else where.indices.order  # type: ignore[union-attr]
@@ -350,7 +350,7 @@ class Dispatch(Pieces):
     def _count(self, node: fx.Node, a: dict[str, Any]) -> Kind:
         """How many rows go to each expert: one bin for each number."""
         rows, bins = self.rows_in(a["self"]), bins_of(a)
-        if len(shape_of(a["self"])) != 1 or rows.order[0] not in SLICED:
+        if len(shape_of(a["self"])) != 1 or rows.order[0] not in SLICED or spans_data(a):
             raise Mixed("it counts something else than rows by expert")
         if op_name(node.target) == BY_LENGTH and not is_as_long(node, bins):
             raise Mixed("which numbers there are says how long it is")

@@ -281,7 +281,8 @@ class State:
             self.saw(content, node.name)
         if base is None:
             return self.memory.allocate(content, meta)
-        return Tensor(content, meta, base.root, self.memory.at(base.root).writes, base)
+        # A view of what may be a copy, or what is written there, may be in the copy as well.
+        return Tensor(content, meta, base.root, self.memory.at(base.root).writes, base, None, base.may_copy)
 
     def result(self, node: fx.Node, val: Any, term: int, bases: tuple[Tensor | None, ...]) -> Value:
         """The result of an op that is not explained, from its ``val``; ``bases``: what each part is a view of."""

@@ -209,8 +209,8 @@ class Tracer(Explainer):
             hold_element_against(self, node, source.term, index)
         value = self.result(node, node.meta.get("val"), term, () if source.base is None else (source.base,))
         self._elements[key] = value
-        if isinstance(value, Tensor):
-            value.may_copy = value.base is not None
+        if isinstance(value, Tensor) and value.base is not None:
+            self.memory.suppose(value, "")
         if isinstance(value, (Tensor, Opaque)):
             self.hidden.keep(source, index, value)
         return value
@@ -320,7 +320,7 @@ class Tracer(Explainer):
         """Results of a sub-graph that may be in the storage of any operand, of each other, or of its own constants."""
         results = [part for part in tensors_in(value) if part.shape in does.shares or None in does.shares]
         for result in results:
-            result.may_copy = True
+            self.memory.suppose(result, "")
         linked = [*results, *operands, *([self._constants()] if does.keeps else ())]
         for part in self.hidden.found_in((value,)):
             self.hidden.join(part, linked)
@@ -368,7 +368,7 @@ class Tracer(Explainer):
             if not isinstance(result, Tensor) or result.base is None:
                 continue
             if fact.sometimes or len(candidates) > 1 or lazily(self, node, candidates):
-                result.may_copy = True
+                self.memory.suppose(result, fact.name)
                 self.memory.link(tensor.root for tensor in candidates)
             name = next((n for n, held in arguments.items() if result.base in all_tensors(held)), None)
             if name is not None and name not in fact.writes and fact.writes != ALL:
@@ -379,9 +379,7 @@ class Tracer(Explainer):
         """One of several tensors that an op writes and hands on."""
         content = self.table.intern(("array", self.table.intern(("out", term, at))))
         self.table.describe(content, owner.meta)
-        part = self.tensor(content, owner.meta, node, owner)
-        part.may_copy = owner.may_copy
-        return part
+        return self.tensor(content, owner.meta, node, owner)
 
     # Attributes
 

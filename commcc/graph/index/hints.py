@@ -76,7 +76,7 @@ class SizeHints:
         return self._cache[expr]
 
     def _evaluate(self, expr: sympy.Basic, known: Mapping[sympy.Basic, Any]) -> int | None:
-        if any(map(_explosive, sympy.preorder_traversal(expr))):
+        if any(map(is_explosive, sympy.preorder_traversal(expr))):
             return None
         values: dict[sympy.Basic, sympy.Integer] = {}
         for symbol in sorted(expr.free_symbols, key=str):
@@ -198,7 +198,7 @@ def _symbols(splits: Any) -> list[str | None]:
     return names
 
 
-def _explosive(part: sympy.Basic) -> bool:
+def is_explosive(part: sympy.Basic) -> bool:
     """Whether a function's value can be huge although its arguments are not. Small powers are not, unless of powers."""
     if isinstance(part, sympy.Pow):
         small = isinstance(part.exp, sympy.Integer) and 0 <= part.exp <= _LARGEST_EXPONENT

@@ -34,6 +34,15 @@ def bins_of(arguments: Mapping[str, Any]) -> int | None:
     return bins if most == bins or (most == bins - 1 and 1 < bins <= _MOST) else None
 
 
+def spans_data(arguments: Mapping[str, Any]) -> bool:
+    """Whether bins lie between the least and the largest number that there is, as those of ``histc`` with one number
+    for both ends do; also where the ends are not known.
+    """
+    ends = [arguments[name] for name in ("min", "max") if name in arguments]
+    known = all(isinstance(end, (bool, int, float)) for end in ends)
+    return bool(ends) and (not known or ends[0] == ends[-1])
+
+
 def is_as_long(node: fx.Node, bins: int | None) -> bool:
     """Whether a count is known to be so long: it says so, or else an exchange of it in parts of these sizes fails."""
     sizes = list(node.meta["val"].shape)

@@ -137,11 +137,15 @@ REPEATED = "aten.repeat"
 
 @lru_cache(maxsize=1024)
 def is_elementwise(target: object) -> bool:
-    """Whether PyTorch says that an op works element by element; random and in-place ones do not count."""
+    """Whether PyTorch says that an op works element by element; random and in-place ones do not count, nor does what
+    gives one answer for all elements (``equal``).
+    """
     tags = getattr(target, "tags", ())
     schema = getattr(target, "_schema", None)
-    written = schema is None or any(a.alias_info is not None for a in schema.arguments)
-    return torch.Tag.pointwise in tags and torch.Tag.nondeterministic_seeded not in tags and not written
+    if schema is None or any(a.alias_info is not None for a in schema.arguments):
+        return False
+    tensors = bool(schema.returns) and all(str(result.type) == "Tensor" for result in schema.returns)
+    return torch.Tag.pointwise in tags and torch.Tag.nondeterministic_seeded not in tags and tensors
 
 
 @lru_cache(maxsize=1024)
