@@ -111,12 +111,13 @@ def test_no_work_goes_into_what_cannot_win(monkeypatch):
     index, costs = scheduled_graph(1)
     step = search(Problem(index, costs), Limits(), 4).step_ns
     assert len(finished) == 1
-    beaten = search_once(Problem(index, costs), Limits(), 4, step - 1)
-    assert beaten.step_ns == step and len(finished) == 1
-    assert search_once(Problem(index, costs), Limits(), 4, step).step_ns == step
+    far = step * 100 // 110
+    beaten = search_once(Problem(index, costs), Limits(), 4, far)
+    assert beaten.step_ns >= step and len(finished) == 1
+    assert search_once(Problem(index, costs), Limits(), 4).step_ns == step
     assert len(finished) == 2, "what was left unfinished is not known"
     monkeypatch.setattr(module, "_MOVED_NODES", 1 << 40)
-    assert search(Problem(index, costs), Limits(), 4, step - 1) and len(finished) == 3
+    assert search(Problem(index, costs), Limits(), 4, far) and len(finished) == 3
 
 
 @MANY
