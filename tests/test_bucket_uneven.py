@@ -160,6 +160,23 @@ def test_from_several_bucketings_no_step_is_longer_and_one_is_shorter(monkeypatc
     assert max(gains) > 0.01
 
 
+def test_buckets_of_further_streams_have_other_sizes_too(monkeypatch):
+    """All-reduces of gradients that were reduce-scattered before, of which the last ones are waited for at the end."""
+    monkeypatch.setattr(sys.modules["commcc.schedule.search"], "_TRIALS", 0)
+    passes, gains = parse_pipeline("bucket{strategy=auto},reorder"), []
+    for shape in ({"layers": 8, "replicas": 8}, {"layers": 16, "replicas": 4, "width": 1024, "tokens": 2048}):
+        steps = []
+        for others in (auto.Search._others, lambda _search, _best: []):
+            with monkeypatch.context() as patched:
+                patched.setattr(auto.Search, "_others", others)
+                result = run(backward(**shape), passes, model=load_model("h100"))
+            assert result.verified == "proved"
+            steps.append(result.last.prediction.timeline.step_ns)
+        gains.append(1 - steps[0] / steps[1])
+    assert min(gains) >= 0
+    assert max(gains) > 0.02
+
+
 def test_parts_of_the_same_bytes():
     """Each member is in the part that its middle lies in; members that are larger than a part leave others empty."""
     assert uneven._cut(tuple(range(8)), 4, dict.fromkeys(range(8), 3)) == ((0, 1), (2, 3), (4, 5), (6, 7))

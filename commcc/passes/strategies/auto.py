@@ -18,7 +18,8 @@ simulated. A bucketing is a cap on the bytes of a bucket for every key (kind, gr
    was merged, no copies at all, either form for each key;
 6. other, unequal sizes along the step for the buckets of the busiest stream (:mod:`commcc.passes.strategies.uneven`):
    up to twice ``effort`` of them, or 16 times where compute fills less than 97 % of the step. Where that stream is idle
-   for more than a quarter of the step none, or ``effort`` of them, and the others if these gain something;
+   for more than a quarter of the step none, or ``effort`` of them, and the others if these gain something. Then four
+   times ``effort`` for the buckets of each further stream;
 7. casts before members are put side by side, in place of one cast behind, in all buckets or in the last ones;
 8. a quarter of ``effort`` with smaller buckets of other reduce-scatters, where merging made the longest run of compute
    between two of them longer: what shortens it at no more than 0.1 % of the step is taken, of what was tried before
@@ -93,6 +94,8 @@ _IDLE, _FROM_STARTS = 30, 16
 #: Other forms are tried where copies and launches take at least the share _SPENT of the step, and either compute leaves
 #: less than the share _WAITING of it, or no stream is busy for _BUSY of it.
 _SPENT, _WAITING = 5, 100
+#: Unequal sizes on each further stream: so many times ``effort`` are tried.
+_OTHERS = 4
 #: On large graphs, other unequal sizes that get the full effort where the best ones do not keep with real prices what
 #: few schedules promised.
 _SPARE = 2
@@ -195,6 +198,8 @@ class Search:
             winners += sorted(calls, key=rank)[:1]
         winners.sort(key=rank)
         uneven, *others = self._uneven(winners[0])
+        for stream in self._others(uneven):
+            uneven = improved(self, [uneven], stream, _OTHERS * self.options.effort)[0]
         # What a few schedules gain, more of them may give the other.
         sure = uneven.over < winners[0].over or uneven.step_ns * 1000 < winners[0].step_ns * (1000 - _SURE)
         large = len(self.index) >= _LARGE
@@ -257,6 +262,18 @@ class Search:
 
     def _busiest(self, best: Tried) -> tuple[str, int]:
         """The stream that is busy for longest with what may be merged, and for how many ns."""
+        return max(self._busy(best).items(), key=lambda item: item[1], default=("", 0))
+
+    def _others(self, best: Tried) -> list[str]:
+        """Further streams with buckets, the busiest first: all-reduces between copies of shards (HSDP), of which the
+        last bucket is waited for at the end.
+        """
+        busy, merged = self._busy(best), {self.unmerged.stream[bucket.members[0]] for bucket in best.buckets}
+        merged.discard(self._busiest(best)[0])
+        return sorted(merged, key=lambda stream: (-busy[stream], stream)) if self.options.effort > 1 else []
+
+    def _busy(self, best: Tried) -> dict[str, int]:
+        """For how many ns streams are busy with what may be merged."""
         single = {collective.launch for collective in self.taken}.difference(
             *(bucket.members for bucket in best.buckets)
         )
@@ -267,7 +284,7 @@ class Search:
         ):
             stream = self.unmerged.stream[node]
             busy[stream] = busy.get(stream, 0) + ns
-        return max(busy.items(), key=lambda item: item[1], default=("", 0))
+        return busy
 
     def _starts(self, best: Choice, form: str) -> list[Choice]:
         """What to try first in this form, in turn: in a form behind the first one what takes less for each bucket;
