@@ -154,8 +154,8 @@ class Bucket(Pass):
     memory_budget: str | float | None = budget_option("peak memory", strategies=("overlap", "auto", "module"))
     effort: int = option(
         16,
-        "bucketings to try; as many again where both forms are tried, of unequal sizes 2 or 16 times as many, and 4 times "
-        "for each further stream",
+        "bucketings to try; as many again where both forms are tried, of unequal sizes 2 or 16 times as many, and "
+        "4 times for each further stream",
         minimum=1,
         strategies=("auto",),
     )
