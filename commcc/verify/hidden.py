@@ -37,9 +37,10 @@ class Hidden:
 
     def __init__(self, table: Terms, memory: Memory) -> None:
         self._table, self._memory = table, memory
-        self._places: dict[int, Tensor] = {}
-        self._elements: dict[int, list[Tensor | Opaque]] = {}
-        self._views: set[int] = set()
+        # By term, and by number of the call: what two calls give is the same, and in memory of its own.
+        self._places: dict[tuple[int, int], Tensor] = {}
+        self._elements: dict[tuple[int, int], list[Tensor | Opaque]] = {}
+        self._views: set[tuple[int, int]] = set()
 
     def found_in(self, values: Iterable[Any]) -> list[Opaque]:
         """What may hold tensors without a shape, among arguments."""
@@ -50,7 +51,7 @@ class Hidden:
         found: list[Tensor] = []
         for value in values:
             found.append(self._place_of(value))
-            for element in self._elements.get(value.term, ()):
+            for element in self._elements.get(_call_of(value), ()):
                 found += [element] if isinstance(element, Tensor) else self.reached_from((element,))
         return list(dict.fromkeys(found))
 
@@ -69,7 +70,7 @@ class Hidden:
 
     def join(self, value: Opaque, tensors: Iterable[Tensor]) -> None:
         """A value may be in the storage of any of these."""
-        self._views.add(value.term)
+        self._views.add(_call_of(value))
         self._memory.link(tensor.root for tensor in (self._place_of(value), *tensors))
 
     def has(self, tensor: Tensor) -> bool:
@@ -85,25 +86,34 @@ class Hidden:
             if isinstance(element, Opaque):
                 self.join(element, (element.base,))
             return
-        self._elements.setdefault(of.term, []).append(element)
-        if isinstance(element, Opaque) and of.term in self._views:
-            self._views.add(element.term)
-        if index < 0 or of.term in self._views:
+        self._elements.setdefault(_call_of(of), []).append(element)
+        if isinstance(element, Opaque) and _call_of(of) in self._views:
+            self._views.add(_call_of(element))
+        if index < 0 or _call_of(of) in self._views:
             self._memory.link(tensor.root for tensor in self.reached_from((of,)))
 
     @property
     def stays(self) -> dict[int, Tensor]:
-        """By term, what is there when the graph has run."""
-        elements = [each for row in self._elements.values() for each in row if isinstance(each, Tensor)]
+        """By term, what is there when the graph has run; of the results of an op nobody but who gets them knows."""
+        rows = [
+            row
+            for (term, made), row in self._elements.items()
+            if self._table.keys[term][0] in ("input", "out") and made < 2
+        ]
+        elements = [each for row in rows for each in row if isinstance(each, Tensor)]
         return {tensor.content: tensor for tensor in (*self._places.values(), *elements)}
 
     def _place_of(self, value: Opaque) -> Tensor:
-        place = self._places.get(value.term)
+        place = self._places.get(_call_of(value))
         if place is None:
-            place = self._memory.allocate(self._table.intern(("hidden", value.term)), UNKNOWN)
+            place = self._memory.allocate(self._table.intern(("hidden", *_call_of(value))), UNKNOWN)
             self._memory.suppose(place, "")
-            self._places[value.term] = place
+            self._places[_call_of(value)] = place
         return place
+
+
+def _call_of(value: Opaque) -> tuple[int, int]:
+    return value.term, value.made
 
 
 def opaque_in(values: Iterable[Any]) -> list[Opaque]:

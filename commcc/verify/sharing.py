@@ -104,10 +104,12 @@ def _may_own(trace: Trace, pair: Pair) -> list[Owner]:
     memory, keys = trace.memory, pair.table.keys
     if memory is None:
         return [_NOBODY for _ in trace.outputs]
-    unseen = {keys[content][1]: place for content, place in trace.hidden.items() if keys[content][0] == "hidden"}
+    unseen = {keys[content][1:]: place for content, place in trace.hidden.items() if keys[content][0] == "hidden"}
     first, owners = _given(trace, memory.first_together), []
     for output in trace.outputs:
-        value: object = unseen.get(output.value.term) if isinstance(output.value, Opaque) else output.value
+        value: object = output.value
+        if isinstance(value, Opaque):
+            value = unseen.get((value.term, value.made))
         own = ("output", output.path)
         owners.append(first.setdefault(memory.first_together(value.root), own) if isinstance(value, Tensor) else own)
     return owners

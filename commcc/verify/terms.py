@@ -285,9 +285,8 @@ def _terms_in(key: Any) -> Iterator[int]:
     elif isinstance(key, tuple) and key and key[0] in ("tensor", "value"):
         yield key[1]
     elif isinstance(key, tuple) and key and key[0] in ("list", "int", "dict", "slice"):
-        parts = (
-            key[1] if key[0] in ("list", "slice") else (key[1],) if key[0] == "int" else [part for _, part in key[1]]
-        )
+        whole = key[0] in ("list", "slice")
+        parts = key[1] if whole else (key[1],) if key[0] == "int" else [part for _, part in key[1]]
         for part in parts:
             yield from _terms_in(part)
 
@@ -308,10 +307,11 @@ def leaves(items: Items) -> list[Leaf]:
 
 @dataclass(frozen=True)
 class Opaque:
-    """A value that is not a tensor and not a size, by term; ``base`` is what tensors in it are views of."""
+    """No tensor and no size, by term, and by number of the call that gave it; ``base``: what tensors in it view."""
 
     term: int
     base: Tensor | None = None
+    made: int = 0
 
 
 @dataclass(eq=False, slots=True)

@@ -14,6 +14,7 @@ whether it blocks or not; using one that nobody has waited for is an event (:mod
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -167,6 +168,7 @@ class State:
         self.memory = Memory(table)
         self.env: dict[fx.Node, Value] = {}
         self.returned: dict[int, list[Meta]] = {}
+        self.given: Counter[int] = Counter()  # values without a shape, by term
         self.trace = Trace(memory=self.memory)
         self.hidden = Hidden(table, self.memory)
         self.host = HostCopies()
@@ -298,7 +300,8 @@ class State:
             return tuple(self.result(node, v, part, () if b is None else (b,)) for v, part, b in triples)
         if isinstance(val, torch.SymInt):
             return self._size(val, term)
-        return Opaque(term, bases[0] if bases else None)
+        self.given[term] += 1
+        return Opaque(term, bases[0] if bases else None, self.given[term])
 
     def _size(self, val: torch.SymInt, term: int) -> Size:
         size: Size = variable(term)

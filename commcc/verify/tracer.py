@@ -202,13 +202,13 @@ class Tracer(Explainer):
     def _element(self, node: fx.Node, source: Opaque, index: int) -> Value:
         """One of several results, or of a list of inputs; the same one each time that it is asked for."""
         key = ("out", source.term, index, *self.hidden.written((source,)))
-        term, known = self.table.intern(key), self._elements.get(key)
+        term, known = self.table.intern(key), self._elements.get((key, source.made))
         if known is not None:
             return self.memory.current(known) if isinstance(known, Tensor) else known
         if self.first:
             hold_element_against(self, node, source.term, index)
         value = self.result(node, node.meta.get("val"), term, () if source.base is None else (source.base,))
-        self._elements[key] = value
+        self._elements[key, source.made] = value
         if isinstance(value, Tensor) and value.base is not None:
             self.memory.suppose(value, "")
         if isinstance(value, (Tensor, Opaque)):
