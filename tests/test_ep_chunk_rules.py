@@ -8,8 +8,10 @@ import pytest
 import torch
 
 from commcc.base.errors import InputError
+from commcc.ep.chunk import rules
+from commcc.ep.chunk.state import SUM
 from commcc.verify import verify
-from tests.chunk_graphs import MOE, Layers, aten, chunked, error, plan_of
+from tests.chunk_graphs import MOE, Layers, aten, chunked, error, named, plan_of
 from tests.test_ep_chunk import moved
 
 EXACT = 1e-12
@@ -160,9 +162,8 @@ def test_rows_that_a_mask_lets_through():
     assert error(before, after) < EXACT
 
 
-@pytest.mark.parametrize("rows", [2, 4])
-def test_rows_that_are_broadcast_into_what_they_are_put_into(rows):
-    """A number for each row, put along columns of as many: a chunk of one row fills all of them with its own."""
+def numbers_along_columns(rows):
+    """A number for each row, put along columns of as many: a chunk of one row would fill all of them with its own."""
 
     def make(b, x, w):
         zeros = b.call(aten.new_zeros.default, x, [3, rows])
@@ -174,7 +175,22 @@ def test_rows_that_are_broadcast_into_what_they_are_put_into(rows):
     x, w = b.tokens("x", rows, 4), b.weight("w", 4, 4)
     with b.module(MOE):
         made = [moved(b, x), make(b, x, w)]
-    before = b.done(made)
+    return b.done(made)
+
+
+@pytest.mark.parametrize("rows", [2, 4])
+def test_rows_that_are_broadcast_are_put_once(rows):
+    before = numbers_along_columns(rows)
+    after = chunked(before, chunks=rows)
+    assert "index_put" in named(after)
+    assert error(before, after) < EXACT
+    assert verify(before, after).status == "proved"
+
+
+@pytest.mark.parametrize("rows", [2, 4])
+def test_rows_that_are_broadcast_in_chunks_are_not_proved(rows, monkeypatch):
+    monkeypatch.setattr(rules, "mixed", lambda call: SUM)
+    before = numbers_along_columns(rows)
     after = chunked(before, chunks=rows)
     assert error(before, after) > EXACT
     assert verify(before, after).status == "unproved"

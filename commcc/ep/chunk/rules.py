@@ -253,6 +253,10 @@ def _put(call: Call) -> State:
     base = call.of("self")
     if call.kinds & {"own", "last"}:
         return call.unknown()
+    values = (ops.argument(call.node, name) for name in ("values", "source", "src"))
+    broadcast = any(len(call.shapes[value]) != len(call.shape) for value in values if value in call.shapes)
+    if broadcast and (base is None or base.kind == "sum" or base.dim in indexed(call)):
+        return mixed(call)  # a chunk of one row is put to other places than rows of the whole
     adds = call.op in ADDING or ops.argument(call.node, "accumulate") is True
     if base is None or base.kind == "sum":
         # Zeros that are not cut collect parts of a sum.
