@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from commcc.base.errors import InputError
+from commcc.ep.chunk.region import Trial
 from commcc.ep.chunk.view import view_of
 from commcc.graph.index import build_index
 from commcc.graph.ops.twins import functional, has_twin
@@ -133,6 +134,31 @@ def test_a_buffer_that_tokens_are_added_to():
         b.call(aten.index_add_.default, counts, 0, best, ones)
     before = b.done([y])
     assert error(before, chunked(before, chunks=2)) < EXACT
+
+
+def counted_into(dtype):
+    """A sum over tokens that is added to a buffer of this dtype."""
+    b = Layers()
+    x, kept = b.tokens("x", 8, 4), b.described("kept", (4,), dtype, "BufferAOTInput(target='kept')")
+    with b.module(MOE):
+        route = b.dispatch(x)
+        y = b.combine(route.rows, route)
+        b.call(aten.add_.Tensor, kept, b.call(aten.sum.dim_IntList, y, [0]))
+    return b.done([y])
+
+
+def test_a_buffer_that_rounds_what_is_added():
+    """Rounded chunk by chunk, small parts of a sum are lost."""
+    exact = counted_into(torch.float64)
+    assert error(exact, chunked(exact, chunks=2)) < EXACT
+    refused(counted_into(torch.bfloat16), r"'add_' .* rounds what it adds to 'kept'")
+
+
+def test_a_buffer_that_rounds_is_not_proved_in_chunks(monkeypatch):
+    monkeypatch.setattr(Trial, "_check_written", lambda *given: None)
+    before = counted_into(torch.bfloat16)
+    verdict = verify(before, chunked(before, chunks=2))
+    assert "is rounded before the chunks are added up" in verdict.unproved[0].text
 
 
 def test_tokens_from_outside_are_written_slice_by_slice():

@@ -465,8 +465,9 @@ class Dispatch(Pieces):
         if self.of(a["self"]) is not None or not isinstance(added, Total):
             raise Mixed("a write to something else than a running sum")
         old, new = (dtype_of(a[name]) for name in ("other", "self"))
-        if is_whole(old) and not (adds_up(old, new) or (added.what and {old, new} <= EXACT)):
-            raise Mixed("a sum over tokens may have wrapped around before it is added to another one")
+        if not (adds_up(old, new) or (added.what and {old, new} <= EXACT)):
+            how = "may have wrapped around" if is_whole(old) else "is rounded"
+            raise Mixed(f"a sum over tokens {how} before the chunks are added up")
         return ()
 
 

@@ -357,6 +357,12 @@ class Trial:
                 "only buffers that sums over tokens are added to can be chunked",
                 next((operand_state.mixer for operand_state in operands.values() if operand_state.mixer), None),
             )
+        if not adds:
+            return
+        sums, kept = (operand.meta["val"].dtype for operand in node.args[1::-1])  # type: ignore[union-attr]
+        if sums.is_floating_point and torch.promote_types(sums, kept) != kept:
+            what = f"rounds what it adds to {named(shared)}, which would be rounded chunk by chunk"
+            refuse(self.root, node, what, "add it outside of the module, or keep the buffer as exact as the sum")
 
 
 def _is_custom(target: Any) -> bool:
