@@ -381,3 +381,22 @@ def test_sizes_of_the_run_are_left():
 def test_twice_changes_nothing():
     once = fused(sample("tiny_llama_fsdp2_tp2_fw")).program
     assert not run(once, parse_pipeline("async-tp")).changed
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_pieces_in_another_order_than_the_ranks_are_left(turned):
+    b = GraphBuilder()
+    x, w = (b.placeholder(name, (4, 4), torch.float64) for name in ("x", "w"))
+    whole = b.call(c10d.wait_tensor.default, b.call(c10d.all_gather_into_tensor.default, x, 2, "0"))
+    parts = b.call(aten.split.Tensor, whole, 4)
+    pieces = [b.call(operator.getitem, parts, i) for i in ((1, 0) if turned else (0, 1))]
+    wide = b.call(aten.reshape.default, b.call(aten.cat.default, [*pieces], 1), [4, 8])
+    tall = b.call(aten.cat.default, [w, w])
+    product = b.call(aten.mm.default, wide, tall)
+    rows = b.call(aten.split.Tensor, product, 2, 1)
+    halves = [b.call(operator.getitem, rows, i) for i in ((1, 0) if turned else (0, 1))]
+    launch = b.call(c10d.reduce_scatter_tensor.default, b.call(aten.cat.default, halves), "sum", 2, "0")
+    report = (
+        fused(b.program([b.call(c10d.wait_tensor.default, launch)], {"0": 2}), "async-tp{groups=0}").steps[0].report
+    )
+    assert report["fused"].get("reduce_scatter", 0) == (0 if turned else 1)

@@ -349,8 +349,25 @@ def _has_symbols(val: torch.Tensor) -> bool:
     return not all(type(size) is int for size in (*val.shape, *val.stride()))
 
 
+def _in_order(match: Any) -> bool:
+    """Whether pieces are put together in the order of the ranks, which the pass takes for granted."""
+    for node in getattr(match.match, "nodes", match.match):
+        pieces = list(node.args[0]) if node.target is torch.ops.aten.cat.default else []
+        while pieces and all(piece.target is torch.ops.aten.view.dtype for piece in pieces):
+            pieces = [piece.args[0] for piece in pieces]
+        cuts = [piece.target is operator.getitem for piece in pieces]
+        starts = [
+            piece.args[1] if cut else ops.argument(piece, "start") for piece, cut in zip(pieces, cuts, strict=True)
+        ]
+        if any(type(start) is not int for start in starts) or starts != sorted(set(starts)):
+            return False
+    return True
+
+
 def _against_gather(pipeline: Any, match: Any) -> Reason | None:
     """Why an all-gather is not fused with the matmuls behind it; None when it can be."""
+    if not _in_order(match):
+        return Reason.of("tp_unknown_form")
     shard = match.shard_node.meta["val"]
     if _has_symbols(shard):
         return _SYMBOLS
@@ -374,6 +391,8 @@ def _against_gather(pipeline: Any, match: Any) -> Reason | None:
 
 def _against_scatter(pipeline: Any, match: Any) -> Reason | None:
     """Why a reduce-scatter is not fused with the matmul before it; None when it can be."""
+    if not _in_order(match):
+        return Reason.of("tp_unknown_form")
     if _has_symbols(match.input_node.meta["val"]):
         return _SYMBOLS
     # The pass's own search trips over inputs of the graph.
