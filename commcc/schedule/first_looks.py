@@ -71,8 +71,10 @@ def glance(
 
 def preferred(problem: Schedulable, limits: Limits) -> Limits:
     """These limits; closer ones where memory is scarce and the first schedules under those are better."""
+    if limits.closer == limits:
+        return limits
     seen = glance(problem, limits, range(_ENOUGH))
-    if limits.closer == limits or not seen.at_the_edge(limits):
+    if not seen.at_the_edge(limits):
         return limits
     start = result_of(problem, np.arange(len(problem.graph.nodes)), 0, ())
     closer = glance(problem, limits.closer, range(_ENOUGH))

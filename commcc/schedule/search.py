@@ -340,10 +340,8 @@ class _Search:
         rounds = -(-self.effort * _TRIALS_OF_EFFORT // TRIALS)
         order = improved_in_rounds(self.problem, self.limits, best.nodes, rounds, patient=patient)
         moved = priced(self.problem, result_of(self.problem, order, best.tried, best.settings))
-        self.best = min(best, replace(moved, lined=best.lined), key=self._within_and_step)
-
-    def _within_and_step(self, result: SearchResult) -> tuple[int, int]:
-        return max(0, result.peak_bytes - (self.limits.budget or result.peak_bytes)), result.step_ns
+        candidates = best, replace(moved, lined=best.lined)
+        self.best = min(candidates, key=lambda result: (self._rank(result)[0], result.step_ns))
 
     def _moved(self, result: SearchResult, limits: Limits, *, lower: bool = False) -> SearchResult:
         trials = min(_TRIALS, _TRIED_NODES // max(1, len(self.problem.index)))

@@ -213,10 +213,9 @@ class Memory:
         while at is not None and at is not owner:
             chain.append(at)
             at = at.base
+        # ``as_strided`` of a part shows what lies around it, which the elements of the part do not tell.
         if at is None or any(view.via is not None and facts(view.via[0].target).storage for view in chain):
-            return (
-                None  # ``as_strided`` of a part shows what lies around it, which the elements of the part do not tell
-            )
+            return None
         whole = self._load(owner) if storage.content is None else storage.content
         seen = Tensor(whole, owner.meta, owner.root)
         for view in reversed(chain):

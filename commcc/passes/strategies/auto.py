@@ -269,7 +269,7 @@ class Search:
         last bucket is waited for at the end.
         """
         busy, merged = self._busy(best), {self.unmerged.stream[bucket.members[0]] for bucket in best.buckets}
-        merged.discard(self._busiest(best)[0])
+        merged.discard(max(busy, key=busy.__getitem__, default=""))
         return sorted(merged, key=lambda stream: (-busy[stream], stream)) if self.options.effort > 1 else []
 
     def _busy(self, best: Tried) -> dict[str, int]:
