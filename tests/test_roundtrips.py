@@ -12,7 +12,7 @@ from commcc.serialization import load, save
 from commcc.verify import verify
 
 FOLDER = Path(__file__).parent.parent / "sample_graphs"
-KEPT = ("llama3_8b_fsdp64_fw.fx.txt.gz", "llama3_8b_fsdp64_bw.fx.txt.gz", "llama3_8b_fsdp64_fw.pt2")
+KEPT = ("llama3_8b_fsdp64_fw.fx.txt.gz", "llama3_8b_fsdp64_bw.fx.txt.gz")
 SAMPLES = sorted(
     path.name
     for path in FOLDER.iterdir()

@@ -121,7 +121,7 @@ _STEP = {"": "step"}
 LIBRARY_DEEPSEEK = replace(TINY_DEEPSEEK, library=True, layers=2)
 
 RECIPES: tuple[Recipe, ...] = (
-    Recipe("llama3_8b_fsdp64", _big, Layout((("dp_shard", 64),)), formats={"_fw": (".fx.txt.gz", ".pt2")}),
+    Recipe("llama3_8b_fsdp64", _big, Layout((("dp_shard", 64),))),
     Recipe("llama3_8b_fsdp8_tp8", _big, Layout((("dp_shard", 8), ("tp", 8)))),
     Recipe("llama3_8b_hsdp", _big, Layout((("dp_replicate", 8), ("dp_shard", 8))), graphs=_BACKWARD),
     Recipe("llama3_8b_ddp", _big, Layout((("dp_replicate", 8),)), graphs=_BACKWARD),

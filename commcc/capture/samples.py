@@ -29,7 +29,6 @@ KEPT = (
     "library_deepseek_fsdp4_ep2.fx.txt.gz",
     "llama3_8b_fsdp64_fw.fx.txt.gz",
     "llama3_8b_fsdp64_bw.fx.txt.gz",
-    "llama3_8b_fsdp64_fw.pt2",
 )
 
 

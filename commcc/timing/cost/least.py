@@ -103,10 +103,13 @@ class _Chain:
     ) -> None:
         self.pricing, self.nodes = pricing, nodes
         self.firsts = [node for node in nodes if not before[node]]
-        #: By member, those that may come ahead of it.
-        bits = {node: 1 << k for k, node in enumerate(nodes)}
-        self.ahead = {node: [n for n in nodes if n != node and not before[n] & bits[node]] for node in nodes}
+        self.before, self.bits = before, {node: 1 << k for k, node in enumerate(nodes)}
         self.reads = dict(zip(nodes, reads, strict=True))
+        #: By tensor, and by what views of it are read: who reads how much.
+        self.readers: dict[int, dict[int, list[tuple[int, int]]]] = {}
+        for node, read in self.reads.items():
+            for source, (origin, size) in read.items():
+                self.readers.setdefault(origin, {}).setdefault(source, []).append((node, size))
 
     def found(self) -> Least:
         """The least of its members, which are given by their places, and the rest."""
@@ -150,11 +153,13 @@ class _Chain:
         return sum(self._per_origin(self.reads[node], {}).values())
 
     def _least_read(self, node: int) -> int:
-        """Where all that may come ahead do."""
+        """Where all that may come ahead do. Only who reads the same tensors matters: chains may be long."""
         taken: dict[int, tuple[int, int]] = {}
-        for other in self.ahead[node]:
-            for source, (origin, size) in self.reads[other].items():
-                taken[source] = origin, max(size, taken.get(source, (0, 0))[1])
+        for origin in {origin for origin, _ in self.reads[node].values()}:
+            for source, readers in self.readers[origin].items():
+                ahead = [s for other, s in readers if other != node and not self.before[other] & self.bits[node]]
+                if ahead:
+                    taken[source] = origin, max(ahead)
         return sum(self._per_origin(self.reads[node], taken).values())
 
     def _per_origin(self, reads: Mapping[int, tuple[int, int]], taken: Mapping[int, tuple[int, int]]) -> dict[int, int]:
