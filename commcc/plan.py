@@ -9,8 +9,8 @@ A plan is made of index numbers and carries the fingerprint of the index it was 
     plan.edits                           # (TagEntry(...), ...): what is written on nodes that the rewrite leaves
     plan.left_out[0].reason              # Reason('used_early', (('node', 'mm_3'),))
 
-A plan has one rewrite or none: merging, reordering, removing, cutting in chunks, fixing sizes and fusing each build all
-nodes anew, so no two of them can be in one plan. Edits go with any rewrite and with each other.
+A plan has one rewrite or none: merging, reordering, removing, cutting in chunks, fixing sizes, fusing and inlining each
+build all nodes anew, so no two of them can be in one plan. Edits go with any rewrite and with each other.
 
 Plans are stored by :mod:`commcc.run.planfile`, which reads from the annotations here what a number stands for:
 ``Node`` and ``NodeOrder`` for nodes, ``Count`` for plain numbers. A bare ``int`` is refused there.
@@ -317,8 +317,15 @@ class Fusing(_Rewrite):
     fusions: tuple[Fusion, ...]
 
 
+@dataclass(frozen=True)
+class Inlining(_Rewrite):
+    """Calls of regions are replaced by what the regions consist of, and by that of regions within."""
+
+    calls: tuple[Node, ...]
+
+
 #: How the graph is built anew.
-Rewrite: TypeAlias = Merging | Reordering | Removal | Chunking | Fixing | Fusing
+Rewrite: TypeAlias = Merging | Reordering | Removal | Chunking | Fixing | Fusing | Inlining
 #: What is written on a node that stays, or added to the table of groups.
 Edit: TypeAlias = TagEntry | NewGroup | Regroup | ControlEdge | HostCopy | WaitLabel
 
@@ -343,6 +350,7 @@ PARTS: Mapping[str, type] = {
     "wait_labels": WaitLabel,
     "sizes": Fixing,
     "fusions": Fusing,
+    "calls": Inlining,
     "chunked": Chunking,
     "left_out": LeftOut,
 }

@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING
 from commcc.apply.chunk import chunked
 from commcc.apply.concrete import fix_sizes, fixed_header
 from commcc.apply.edits import edited
+from commcc.apply.inline import inlined
 from commcc.apply.merge import emit
 from commcc.apply.order import arrange, check_host_copies, check_order
 from commcc.apply.remove import without
 from commcc.base.errors import InternalError
 from commcc.base.gc_pause import no_collection
 from commcc.graph.copying import copied
-from commcc.plan import Chunking, Fixing, Fusing, Merging, Removal, Reordering
+from commcc.plan import Chunking, Fixing, Fusing, Inlining, Merging, Removal, Reordering
 
 if TYPE_CHECKING:
     from commcc.graph.index import GraphIndex
@@ -65,6 +66,8 @@ def _rewritten(program: Program, index: GraphIndex, rewrite: Rewrite) -> Program
         case Fixing(sizes=sizes):
             graph, root = fix_sizes(program.graph, program.root, sizes)
             return replace(program, graph=graph, root=root, header=fixed_header(program.header, sizes))
+        case Inlining(calls=calls):
+            return inlined(program, calls)
         case Fusing(fusions=fusions):
             from commcc.apply.microtp import fuse  # PyTorch's compiler comes with it
 

@@ -79,6 +79,13 @@ WORDS = {
     "nothing_to_hold": "no compute node beside it can be held",
     "runs_meanwhile": "runs while '{launch}' moves bytes",
     "hides": "'{node}' hides '{launch}'",
+    # inline
+    "region_quiet": "its sub-graph does not communicate",
+    "region_unlike": "its sub-graph is not called in a way that commcc knows",
+    "region_whole": "its result is used as a whole",
+    "region_layout": "'{node}' is not known to have the layout that the sub-graph takes or returns",
+    "region_constant": "its sub-graph holds the constant '{node}'",
+    "region_symbols": "its sub-graph has sizes that are known only when it runs ({symbols})",
     # cleanup
     "unused": "nothing uses its result",
     "feeds_removed": "only what is removed uses its result",

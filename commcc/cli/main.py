@@ -78,6 +78,7 @@ GROUPS = {
         "reorder": "commcc.cli.rewriting:pass_command",
         "async-tp": "commcc.cli.rewriting:pass_command",
         "split": "commcc.cli.rewriting:pass_command",
+        "inline": "commcc.cli.rewriting:pass_command",
         "tag": "commcc.cli.rewriting:pass_command",
         "groups": "commcc.cli.rewriting:pass_command",
         "dedup": "commcc.cli.rewriting:pass_command",

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from commcc.passes.base import Pass
 
 _PASSES = {
+    "inline": "commcc.passes.inline:Inline",
     "tag": "commcc.passes.tag:Tag",
     "dedup": "commcc.passes.dedup:Dedup",
     "groups": "commcc.passes.groups:Groups",

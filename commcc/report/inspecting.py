@@ -42,8 +42,8 @@ NO_COLLECTIVES = (
 )
 #: Why figures of collectives leave out some that there are.
 IN_SUB_GRAPHS = (
-    "no collectives but those that sub-graphs launch: they stay where they are. Compiled without "
-    "nested_compile_region, or without the branch or loop around them, they are part of the graph"
+    "no collectives but those that sub-graphs launch: they stay where they are. 'commcc inline' makes those of regions "
+    "(nested_compile_region) part of the graph; compiled without the branch or loop around them, others are too"
 )
 
 

@@ -169,7 +169,7 @@ def _keys(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterable[Row]:
 
 
 def _value(side: Mapping[str, Any], key: str, name: str) -> Any:
-    value = side.get(key)
+    value = side.get(key, {} if key == "in_sub_graphs" else None)  # which has no key where there are none
     if not name:
         return value
     return value.get(name, 0) if isinstance(value, dict) else None

@@ -280,6 +280,15 @@ def _ep_concretize(report: Document) -> Said:
         yield "values", f"{count(report['values_rewritten'])} rewritten, {gone}"
 
 
+def _inline(report: Document) -> Said:
+    """Lines about the report of the inline pass."""
+    yield "calls", f"{count(report['calls'])} of {plural(report['regions'], 'region')}"
+    if report["launches"]:
+        yield "launches", ", ".join(f"{count(number)} {kind}" for kind, number in report["launches"].items())
+    if report["left"]:
+        yield from _reasons("left", report["left"])
+
+
 def _alike(rows: Sequence[Document], *differ: str) -> list[list[Document]]:
     """Rows that are the same but for these keys, in order of the first of each kind."""
     groups: dict[str, list[Document]] = {}
@@ -343,6 +352,7 @@ def _plain(value: Any) -> str:
 
 #: By the name of the pass.
 _LINES: Mapping[str, Callable[[Document], Said]] = {
+    "inline": _inline,
     "groups": _groups,
     "bucket": _bucket,
     "reorder": _reorder,

@@ -53,6 +53,7 @@ from commcc.verify.kernels import compare_kernels
 from commcc.verify.normalise import check_order, compare_edges, compare_groups, unfolded, without_edges
 from commcc.verify.pair import Pair
 from commcc.verify.reach import reaches_unseen
+from commcc.verify.regions import without_regions
 from commcc.verify.same import alike, identical
 from commcc.verify.subgraphs import meeting
 from commcc.verify.terms import Tensor, Terms
@@ -83,6 +84,7 @@ def verify(before: Program, after: Program, *, same_constants: bool = False) -> 
     """
     report = Report()
     try:
+        before, after = without_regions(before, after)
         _compare(before, after, report, same_constants)
     except RecursionError:
         report.gap("value", "", "arguments are nested too deeply to compare")

@@ -31,6 +31,7 @@ from commcc.graph.ops.libraries import NATIVE
 from commcc.graph.ops.libraries import fenced as fence_of
 from commcc.graph.ops.operands import nodes_in
 from commcc.graph.program import META_KEY, ProcessGroup, record_of
+from commcc.graph.regions import CALL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -290,9 +291,10 @@ def _warning(node: fx.Node, inside: Inside | None) -> str:
     if inside is not None:
         kinds = ", ".join(f"{number} {kind}" for kind, number in inside.kinds.items())
         often = ", once through where it may run more often" if inside.at_least else ""
+        remedy = "; the pass 'inline' puts its nodes in its place" if name == CALL else ""
         return (
             f"({name}) launches {kinds} in a sub-graph: nothing moves across it, and its time is that of "
-            f"the node{often}"
+            f"the node{often}{remedy}"
         )
     source = awaited(node)
     if source is not None:

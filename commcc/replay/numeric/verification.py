@@ -223,7 +223,7 @@ def before_fails(pair: Pair, node: str, reason: str) -> CommccError:
 
 def _assumed(pair: Pair) -> tuple[str, ...]:
     """What was taken for granted."""
-    told = {launch.group for launch in pair.old.index.launches.values()}
+    told = {launch.group for graph in pair.old.index.with_inside() for launch in graph.launches.values()}
     fresh = sorted({launch.group for launch in pair.new.index.launches.values()} - told)
     groups = [
         f"AFTER uses group '{name}', which BEFORE does not use and which is split off from none"

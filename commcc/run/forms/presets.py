@@ -42,18 +42,18 @@ PRESETS = (
     ),
     Preset(
         "ep-overlap",
-        "ep-concretize{symbols=known},tag,ep-chunk,dedup{memory_budget=own},groups,"
+        "inline,ep-concretize{symbols=known},tag,ep-chunk,dedup{memory_budget=own},groups,"
         "bucket{strategy=module,modules=transformer_block,memory_budget=own},ep-schedule",
         "cut the tokens of expert-parallel layers in chunks, and run exchanges while other chunks compute",
     ),
     Preset(
         "auto",
-        "cleanup{metadata=keep},dedup{when=shorter},bucket{strategy=auto},reorder",
+        "inline,cleanup{metadata=keep},dedup{when=shorter},bucket{strategy=auto},reorder",
         "drop what nothing needs, gather once and merge where the cost model says it pays, then schedule for overlap",
     ),
     Preset(
         "auto-split",
-        "cleanup{metadata=keep},dedup{when=shorter},bucket{strategy=auto},split,reorder",
+        "inline,cleanup{metadata=keep},dedup{when=shorter},bucket{strategy=auto},split,reorder",
         "as auto, with large exposed collectives in parts where that pays; the last bits may differ",
     ),
 )

@@ -1,0 +1,100 @@
+"""Programs without calls of regions, where the two have different numbers of them.
+
+A call computes what its sub-graph computes of the operands::
+
+    called = invoke_subgraph(self.body, 'key', x, w)   y = called[0]      is      y = mm(x, wait(all_gather(w)))
+
+Where as many calls are in AFTER as in BEFORE, sub-graphs are compared whole (:mod:`commcc.verify.subgraphs`). Else the
+nodes of each stand in the place of its call, in both programs, under names that no file has. A call stays where
+:func:`commcc.graph.regions.obstacle` says so, such as sizes that mean something else in each call.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from torch import fx
+
+from commcc.graph.regions import obstacle, region_of
+
+if TYPE_CHECKING:
+    import torch
+
+    from commcc.graph.program import Program
+    from commcc.graph.regions import Region
+
+_DEEPEST = 16
+
+
+def without_regions(before: Program, after: Program) -> tuple[Program, Program]:
+    """Both programs to be compared; the same ones where both call regions as often."""
+    calls = [sum(region_of(node, each.root) is not None for node in each.graph.nodes) for each in (before, after)]
+    if calls[0] == calls[1]:
+        return before, after
+    return _plain(before), _plain(after)
+
+
+def _plain(program: Program) -> Program:
+    plain = _Plain({node.name for node in program.graph.nodes})
+    plain.put(program.graph, program.root, {}, _Place())
+    return replace(program, graph=plain.graph)
+
+
+class _Place(NamedTuple):
+    """Where a graph is called. name: of its call, and path: to its sub-graph; both end in what separates them from what
+    is within. depth: 0 for the program's own graph.
+    """
+
+    name: str = ""
+    path: str = ""
+    depth: int = 0
+
+
+class _Plain:
+    """The graph without calls. taken: names that its nodes may not get, as others have them."""
+
+    def __init__(self, taken: set[str]) -> None:
+        self.graph = fx.Graph()
+        self.taken = taken
+
+    def put(self, graph: fx.Graph, root: torch.nn.Module, env: dict[fx.Node, Any], place: _Place) -> Any:
+        """Append all nodes but those that ``env`` has something for; what a region returns."""
+        returned: Any = None
+        called: dict[fx.Node, Any] = {}
+        regions = {node: found for node in graph.nodes if (found := _open(node, root, place.depth)) is not None}
+        unused = {found.source for found in regions.values() if regions.keys() >= found.source.users.keys()}
+        for node in graph.nodes:
+            if node in env or node in unused:
+                continue
+            region, first = regions.get(node), next(iter(node.args), None)
+            if region is not None:
+                given = [fx.node.map_arg(operand, env.__getitem__) for operand in region.operands]
+                inner = dict(zip(region.inputs, given, strict=True))
+                within = _Place(f"{place.name}{node.name}/", f"{place.path}{region.source.target}.", place.depth + 1)
+                called[node] = self.put(region.body.graph, region.body, inner, within)
+            elif isinstance(first, fx.Node) and first in called:  # it takes one result, or there would be an obstacle
+                env[node] = called[first][node.args[1]]
+            elif node.op == "output" and place.depth:
+                returned = fx.node.map_arg(first, env.__getitem__)
+            else:
+                env[node] = self._copy(node, env, place)
+        return returned
+
+    def _copy(self, node: fx.Node, env: dict[fx.Node, Any], place: _Place) -> fx.Node:
+        target = f"{place.path}{node.target}" if node.op == "get_attr" else node.target
+        args: Any = fx.node.map_arg(node.args, env.__getitem__)
+        kwargs: Any = fx.node.map_arg(node.kwargs, env.__getitem__)
+        copy = self.graph.create_node(node.op, target, args, kwargs, type_expr=node.type)
+        name = f"{place.name}{node.name}"
+        while place.depth and name in self.taken:
+            name += "/"
+        self.taken.add(name)
+        copy.name, copy.meta = name, node.meta
+        return copy
+
+
+def _open(node: fx.Node, root: torch.nn.Module, depth: int) -> Region | None:
+    """The region that a node calls, where its nodes can stand in its place."""
+    region = region_of(node, root) if depth < _DEEPEST else None
+    return region if region is not None and obstacle(node, region) is None else None
