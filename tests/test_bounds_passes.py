@@ -49,7 +49,7 @@ MODELS = (
 def test_every_pass_that_moves_something_is_here():
     texts = (*PIPELINES, *(text for _, text in ON_SAMPLES))
     named = {each.name for text in texts for each in parse_pipeline(text)}
-    assert set(registry.names()) - named <= {"tag", "groups", "dedup", "cleanup", "ep-concretize"}
+    assert set(registry.names()) - named <= {"inline", "tag", "groups", "dedup", "cleanup", "ep-concretize"}
 
 
 def check(index, costs, bound, seed, orders=6):

@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from commcc.apply import apply_plan
-from commcc.base.errors import InternalError
+from commcc.base.errors import GraphError, InternalError
 from commcc.cli.main import run
 from commcc.graph.ops import op_name
 from commcc.graph.program import ProcessGroup, Program
@@ -326,3 +326,42 @@ def test_launches_unused():
     after = inlined(program)
     assert c10d.all_gather_into_tensor.default in [node.target for node in after.graph.nodes]
     assert verify(program, after).status == "proved"
+
+
+def nested(levels: int, calls: int) -> Program:
+    """Regions that each call the next one so many times."""
+    body = layer()
+    for _ in range(levels):
+        g = Graph()
+        g.mode = mode_of(body)
+        x, w = g.input("x", 8, 16), g.input("w", 4, 16)
+        g.root.inner = body
+        for _ in range(calls):
+            x, _ = call(g, "inner", x, w, results=(x, x, None))
+        body = module(g, x, x, None)
+    return layers(1, body)
+
+
+def test_calls_that_multiply():
+    """Ten levels of ten calls are a few lines, and more nodes than any machine holds."""
+    few = nested(2, 3)
+    assert ops(inlined(few)).count("aten.mm") == 9
+    assert verify(few, inlined(few)).status == "proved"
+    many = nested(10, 10)
+    with pytest.raises(GraphError, match="over 1,048,576 nodes run"):
+        PlanContext.of(many)
+    verdict = verify(many, layers(1))
+    assert (verdict.status, str(verdict.unproved[0]).count("over 1,048,576 nodes run")) == ("unproved", 1)
+
+
+def test_graphs_that_cannot_run_are_reported():
+    """A region that reads what it has not computed yet, and a call of one that comes too early."""
+    broken = layer()
+    mm = next(node for node in broken.graph.nodes if node.name == "mm")
+    mm.append(next(node for node in broken.graph.nodes if "wait" in node.name))
+    assert verify(layers(2, broken), inlined(layers(2))).status != "proved"
+    late = layers(2)
+    calls = [node for node in late.graph.nodes if node.target is invoke]
+    calls[0].prepend(calls[1])
+    verdict = verify(late, inlined(layers(2)))
+    assert (verdict.status, {finding.rule for finding in verdict.findings}) == ("different", {"order"})

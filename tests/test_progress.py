@@ -53,9 +53,9 @@ def test_passes_and_schedules_are_counted(monkeypatch, tmp_path):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     graph = ROOT / "sample_graphs" / "tiny_llama_fsdp2_fw.fx.txt"
     assert run(["run", str(graph), "--preset", "auto", "-o", str(tmp_path / "o.fx.txt")]) == 0
-    assert "3/4 bucket: planning" in told and "4/4 reorder: planning" in told
-    assert "3/4 bucket: planning: bucketing 2 of at most 16" in told
-    assert any(text.startswith("4/4 reorder: planning: schedule 1 of at most 76") for text in told)
+    assert "4/5 bucket: planning" in told and "5/5 reorder: planning" in told
+    assert "4/5 bucket: planning: bucketing 2 of at most 16" in told
+    assert any(text.startswith("5/5 reorder: planning: schedule 1 of at most 76") for text in told)
     told.clear()
     assert run(["lint", str(graph), str(graph).replace("_fw.fx.txt", "_bw.fx.txt.gz"), "--only", "never-waited"]) == 0
     assert [text.split()[0] for text in told] == ["1/2", "2/2"]

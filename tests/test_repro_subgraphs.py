@@ -130,7 +130,7 @@ def test_nothing_moves_across_a_call_of_a_sub_graph_that_is_not_in_the_file(tmp_
     index = build_index(read)
     names = [node.name for node in read.graph.nodes]
     assert names.index("called_1") in index.barriers
-    after = commcc.run(read, preset="auto").program
+    after = commcc.run(read, pipeline="cleanup{metadata=keep},bucket{strategy=auto},reorder").program
     assert [node.name for node in after.graph.nodes] == [node.name for node in read.graph.nodes]
 
 

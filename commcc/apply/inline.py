@@ -19,15 +19,13 @@ from torch import fx
 
 from commcc.base.errors import InternalError
 from commcc.graph.copying import copy_node, with_modules
-from commcc.graph.program import attribute
+from commcc.graph.program import DEEPEST, attribute
 from commcc.graph.regions import Region, obstacle, region_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from commcc.graph.program import Program
-
-_DEEPEST = 16
 
 
 def inlined(program: Program, calls: Sequence[int]) -> Program:
@@ -89,7 +87,7 @@ class _Inlining:
         operands = fx.node.map_arg(region.operands, env.__getitem__)
         inner: dict[fx.Node, Any] = dict(zip(region.inputs, operands, strict=True))
         calls = {node: found for node in region.body.graph.nodes if (found := region_of(node, region.body)) is not None}
-        near = depth < _DEEPEST
+        near = depth < DEEPEST
         calls = {node: found for node, found in calls.items() if near and obstacle(node, found) is None}
         self.copy(region.body.graph, inner, calls, f"{within}{call.name}_", depth + 1)
         results = region.results

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
+from commcc.base.errors import GraphError
 from commcc.graph.copying import copied
 
 if TYPE_CHECKING:
@@ -99,6 +100,10 @@ class Note:
     assumed: str | None = None
 
 
+#: Levels of sub-graphs that are looked into, and nodes that a graph may run with all of them.
+DEEPEST, MOST_NODES = 16, 1 << 20
+
+
 @dataclass(frozen=True)
 class Program:
     """A graph with all that is needed to plan on it and to write it again.
@@ -164,6 +169,27 @@ def is_plain(value: object) -> bool:
 def all_graphs(graph: fx.Graph, root: torch.nn.Module) -> list[fx.Graph]:
     """A graph, then those of its sub-graphs, in which branches, loops and regions are."""
     return [graph, *(module.graph for module in root.modules() if isinstance(module, fx.GraphModule))]
+
+
+def nodes_run(graph: fx.Graph, root: torch.nn.Module, known: dict[fx.Graph, int], depth: int = 0) -> int:
+    """How many nodes a graph runs, those of sub-graphs once for each call, and no more than :data:`MOST_NODES`: a few
+    lines of calls of calls can run more than any machine looks at. known: of graphs that were counted.
+    """
+    count = known.get(graph)
+    if count is None:
+        count = len(graph.nodes)
+        for node in graph.find_nodes(op="get_attr") if depth < DEEPEST else ():
+            module = attribute(root, node) if count < MOST_NODES else None
+            if isinstance(module, fx.GraphModule):
+                count += len(node.users) * nodes_run(module.graph, module, known, depth + 1)
+        count = known[graph] = min(count, MOST_NODES)
+    return count
+
+
+def check_size(program: Program) -> None:
+    """Raises :class:`GraphError` where a program runs too many nodes; see :func:`nodes_run`."""
+    if nodes_run(program.graph, program.root, {}) == MOST_NODES:
+        raise GraphError(f"sub-graphs are called so often that over {MOST_NODES:,} nodes run")
 
 
 def all_calls(program: Program) -> Iterator[fx.Node]:

@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from commcc.base.errors import InputError
+from commcc.base.errors import GraphError, InputError
 from commcc.base.files import GRAPH_FILES, TEXT_FILES
 from commcc.base.text import plural
 from commcc.serialization.logs import torch_logs, traces
@@ -79,6 +79,8 @@ def load(
         from torch.fx.experimental import validator  # noqa: F401
 
         return replace(_read_text(file, name, descriptions), source=file, format="fx_text")
+    except GraphError as error:
+        raise InputError(error.what, where=str(file), hint=error.hint) from error
     except RecursionError:
         raise InputError("is nested too deeply to be a graph", where=str(file)) from None
     except MemoryError:
@@ -102,11 +104,15 @@ def _read_text(file: Path, name: str | None, descriptions: Mapping[str, Descript
 
 
 def _with_plain_waits(program: Program) -> Program:
-    """The program just read, with a wait for each tensor; in sub-graphs too."""
+    """The program just read, with a wait for each tensor; in sub-graphs too. Refused where these call each other so
+    often that nobody could look at all that runs.
+    """
     from torch import fx
 
     from commcc.graph.joint_waits import WAITS, take_apart
+    from commcc.graph.program import check_size
 
+    check_size(program)
     apart = take_apart(program.graph)
     for module in program.root.modules():
         if isinstance(module, fx.GraphModule) and take_apart(module.graph):

@@ -40,11 +40,13 @@ from typing import TYPE_CHECKING, Any
 from torch import fx
 
 from commcc.base.callables import also_a_function
+from commcc.base.errors import GraphError
 from commcc.base.gc_pause import no_collection
 from commcc.graph.copying import copy_node
 from commcc.graph.index import build_index
 from commcc.graph.memory import live_bytes
 from commcc.graph.ops import facts
+from commcc.graph.program import check_size
 from commcc.verify import boundary, compare
 from commcc.verify.annotations import compare_annotations
 from commcc.verify.barriers import compare_barriers
@@ -53,7 +55,7 @@ from commcc.verify.kernels import compare_kernels
 from commcc.verify.normalise import check_order, compare_edges, compare_groups, unfolded, without_edges
 from commcc.verify.pair import Pair
 from commcc.verify.reach import reaches_unseen
-from commcc.verify.regions import without_regions
+from commcc.verify.regions import calls_of, without_calls
 from commcc.verify.same import alike, identical
 from commcc.verify.subgraphs import meeting
 from commcc.verify.terms import Tensor, Terms
@@ -82,9 +84,27 @@ def verify(before: Program, after: Program, *, same_constants: bool = False) -> 
 
     same_constants: take constants of one name to be the same where neither file has their values, as dumps have none.
     """
+    try:
+        check_size(before)
+        check_size(after)
+    except GraphError as error:
+        report = Report()
+        report.gap("value", "", error.what)
+        return report.verdict()
+    calls, others = zip(calls_of(before), calls_of(after), strict=True)
+    # Of what is called and not in a file nothing can be said.
+    if calls[0] != calls[1] and others[0] == others[1]:
+        return _verdict(without_calls(before), without_calls(after), same_constants)
+    verdict = _verdict(before, after, same_constants)
+    if verdict.status != "proved" and any(calls):
+        plain = _verdict(without_calls(before), without_calls(after), same_constants)
+        return plain if plain.status == "proved" else verdict
+    return verdict
+
+
+def _verdict(before: Program, after: Program, same_constants: bool) -> Verdict:
     report = Report()
     try:
-        before, after = without_regions(before, after)
         _compare(before, after, report, same_constants)
     except RecursionError:
         report.gap("value", "", "arguments are nested too deeply to compare")

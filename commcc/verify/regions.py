@@ -1,12 +1,13 @@
-"""Programs without calls of regions, where the two have different numbers of them.
+"""Programs without calls of regions, which one of the two may have and the other one not.
 
 A call computes what its sub-graph computes of the operands::
 
     called = invoke_subgraph(self.body, 'key', x, w)   y = called[0]      is      y = mm(x, wait(all_gather(w)))
 
-Where as many calls are in AFTER as in BEFORE, sub-graphs are compared whole (:mod:`commcc.verify.subgraphs`). Else the
-nodes of each stand in the place of its call, in both programs, under names that no file has. A call stays where
-:func:`commcc.graph.regions.obstacle` says so, such as sizes that mean something else in each call.
+Sub-graphs are compared whole first (:mod:`commcc.verify.subgraphs`). Where AFTER calls regions more or less often than
+BEFORE, or that proves nothing, the nodes of each stand in the place of its call, in both programs, under names that no
+file has. A call stays where :func:`commcc.graph.regions.obstacle` says so, such as sizes that mean something else in
+each call.
 """
 
 from __future__ import annotations
@@ -16,7 +17,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import fx
 
-from commcc.graph.regions import obstacle, region_of
+from commcc.graph.ops import op_name
+from commcc.graph.program import DEEPEST
+from commcc.graph.regions import CALL, obstacle, region_of
+from commcc.verify.normalise import check_order
+from commcc.verify.verdict import Report
 
 if TYPE_CHECKING:
     import torch
@@ -24,18 +29,25 @@ if TYPE_CHECKING:
     from commcc.graph.program import Program
     from commcc.graph.regions import Region
 
-_DEEPEST = 16
+
+class Calls(NamedTuple):
+    """How often a program calls regions, and what it says nothing of."""
+
+    regions: int
+    others: int
 
 
-def without_regions(before: Program, after: Program) -> tuple[Program, Program]:
-    """Both programs to be compared; the same ones where both call regions as often."""
-    calls = [sum(region_of(node, each.root) is not None for node in each.graph.nodes) for each in (before, after)]
-    if calls[0] == calls[1]:
-        return before, after
-    return _plain(before), _plain(after)
+def calls_of(program: Program) -> Calls:
+    """Calls in the graph itself, not within regions."""
+    nodes = [node for node in program.graph.nodes if node.op == "call_function" and op_name(node.target) == CALL]
+    known = sum(region_of(node, program.root) is not None for node in nodes)
+    return Calls(known, len(nodes) - known)
 
 
-def _plain(program: Program) -> Program:
+def without_calls(program: Program) -> Program:
+    """The nodes of regions in the place of their calls; the program itself where it cannot run."""
+    if not check_order(program.graph, Report(), ""):
+        return program
     plain = _Plain({node.name for node in program.graph.nodes})
     plain.put(program.graph, program.root, {}, _Place())
     return replace(program, graph=plain.graph)
@@ -96,5 +108,7 @@ class _Plain:
 
 def _open(node: fx.Node, root: torch.nn.Module, depth: int) -> Region | None:
     """The region that a node calls, where its nodes can stand in its place."""
-    region = region_of(node, root) if depth < _DEEPEST else None
-    return region if region is not None and obstacle(node, region) is None else None
+    region = region_of(node, root) if depth < DEEPEST else None
+    if region is None or obstacle(node, region) is not None:
+        return None
+    return region if check_order(region.body.graph, Report(), "") else None

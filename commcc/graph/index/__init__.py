@@ -38,8 +38,10 @@ def build_index(program: Program, hints: Mapping[str, int] | None = None, outsid
     until its collective has ended. outside: what the rest of the step does to this graph, estimates too.
     """
     from commcc.graph.index.build import build
+    from commcc.graph.program import check_size
 
     try:
+        check_size(program)
         return build(program, hints or {}, outside)
     except GraphError as error:
         if error.where is not None or program.source is None:

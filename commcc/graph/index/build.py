@@ -7,7 +7,7 @@ import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import fx
@@ -101,8 +101,12 @@ class _Walk:
         return {i: before for i, before in loose.items() if before}
 
 
-def build(program: Program, given: Mapping[str, int], outside: Outside | None = None) -> GraphIndex:
-    """Index ``program``; see :mod:`commcc.graph.index`."""
+#: Indexes of sub-graphs that are there already.
+Seen: TypeAlias = "dict[fx.Graph, GraphIndex] | None"
+
+
+def build(program: Program, given: Mapping[str, int], outside: Outside | None = None, seen: Seen = None) -> GraphIndex:
+    """Index ``program``; see :mod:`commcc.graph.index`. seen: sub-graphs that are indexed, as many calls share one."""
     walk = _Walk.over(program, given, {} if outside is None else outside.sizes)
     nodes, number, traits = walk.nodes, walk.number, walk.traits
     launches, wait_of = _launches(nodes, number)
@@ -113,7 +117,7 @@ def build(program: Program, given: Mapping[str, int], outside: Outside | None = 
     order_preds, host_order = order_edges(walk.data_preds, walk.storages, traits, launches, writes, walk.sends())
     fingerprint, digests = _fingerprint(nodes, walk.op_names, walk.tensors, walk.control)
     fenced = {node: i for i, node in enumerate(nodes) if traits[i].barrier}
-    inside = {i: _inside(node, program, given) for node, i in fenced.items() if launches_inside(node, program.root)}
+    inside = _inside(fenced, program, given, seen)
     return GraphIndex(
         fingerprint=fingerprint,
         names=tuple(node.name for node in nodes),
@@ -263,19 +267,29 @@ def _groups(program: Program, launches: dict[int, Launch]) -> dict[str, GroupEnt
     return entries
 
 
-def _inside(node: fx.Node, program: Program, given: Mapping[str, int]) -> Inside:
-    """The sub-graphs of a node, indexed, and how often it runs them."""
-    graphs = tuple(
-        build(replace(program, graph=graph, root=graph.owning_module or torch.nn.Module()), given)
-        for graph in sub_graphs(node, program.root)
-    )
-    name = ops.op_name(node.target).rpartition(".")[2]
-    if name == "cond":
-        return Inside(graphs, one=True)
-    # What a map or a scan goes over lies along the first dimension; what it takes along comes after that.
-    over = {"map_impl": 1, "scan": 2}.get(name)
-    rows = _first_size(node.args[over]) if over is not None and len(node.args) > over else None
-    return Inside(graphs, rows or 1, at_least=name.startswith("while_loop") or (over is not None and not rows))
+def _inside(fenced: Mapping[fx.Node, int], program: Program, given: Mapping[str, int], seen: Seen) -> dict[int, Inside]:
+    """The sub-graphs of nodes that communicate in them, indexed, and how often each node runs them."""
+    result: dict[int, Inside] = {}
+    known = {} if seen is None else seen
+    for node, number in fenced.items():
+        if not launches_inside(node, program.root):
+            continue
+        inner = sub_graphs(node, program.root)
+        for graph in inner:
+            if graph not in known:
+                root = graph.owning_module or torch.nn.Module()
+                known[graph] = build(replace(program, graph=graph, root=root), given, None, known)
+        graphs = tuple(known[graph] for graph in inner)
+        name = ops.op_name(node.target).rpartition(".")[2]
+        if name == "cond":
+            result[number] = Inside(graphs, one=True)
+            continue
+        # What a map or a scan goes over lies along the first dimension; what it takes along comes after that.
+        over = {"map_impl": 1, "scan": 2}.get(name)
+        rows = _first_size(node.args[over]) if over is not None and len(node.args) > over else None
+        unsaid = name.startswith("while_loop") or (over is not None and not rows)
+        result[number] = Inside(graphs, rows or 1, at_least=unsaid)
+    return result
 
 
 def _first_size(xs: Any) -> int | None:
