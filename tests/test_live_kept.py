@@ -267,6 +267,31 @@ def test_sizes_that_were_fixed_are_guarded(sizes, alone, caplog):
         assert all(f"for inputs with s77 = {rows} only" in caplog.text for rows in (4, 6, 9))
 
 
+def test_regions_that_are_compiled_once(alone, caplog):
+    """Their collectives are merged across calls, and nothing is said to round differently for that."""
+
+    @torch.compiler.nested_compile_region
+    def layer(x, w):
+        full = c10d.wait_tensor(c10d.all_gather_into_tensor(w, 1, alone))
+        return torch.relu(x @ full)
+
+    def step(x, *weights):
+        for w in weights:
+            x = layer(x, w)
+        return x
+
+    c10d = torch.ops._c10d_functional
+    torch._dynamo.reset()
+    pipeline = "inline,bucket{groups=all},reorder"
+    compiled = torch.compile(step, backend=backend(pipeline=pipeline, inner="aot_eager", on_refusal="raise"))
+    inputs = [torch.randn(8, 8) for _ in range(4)]
+    with caplog.at_level(logging.INFO, logger="commcc.live"), torch.no_grad():
+        result = compiled(*inputs)
+    assert torch.equal(result, step(*inputs))
+    assert "proved; 3 launches became 1" in caplog.text
+    assert "round" not in caplog.text
+
+
 def test_guards_are_made_for_nothing_else(alone):
     c10d = torch.ops._c10d_functional
 

@@ -412,4 +412,4 @@ def _texts(verdict: Any) -> list[str]:
 
 
 def _launches(metrics: Any) -> int:
-    return sum(metrics.collectives.values())
+    return sum(metrics.collectives.values()) + sum(metrics.in_sub_graphs.values())

@@ -103,7 +103,9 @@ class Reasons:
         self._after = after
         old = [(before.names[node], key) for node, key in _sums(before)]
         new = list(_sums(after))
-        more = Counter(key for _, key in new) - Counter(key for _, key in old)
+        # Nodes of sub-graphs may stand in the place of their calls, under other names.
+        mine, theirs = (Counter(k for g in i.with_inside() for _, k in _sums(g)) for i in (after, before))
+        more = mine - theirs
         known = frozenset(old)
         self.changed = tuple(
             node
