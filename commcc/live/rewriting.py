@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from torch import fx
 
     from commcc.base.terms import Json
+    from commcc.graph.metrics import GraphMetrics
     from commcc.graph.ops.described import Description
     from commcc.graph.program import ProcessGroup, Program
     from commcc.graph.structure import Structure
@@ -411,5 +412,5 @@ def _texts(verdict: Any) -> list[str]:
     return [finding.text for finding in (*verdict.findings, *verdict.unproved)]
 
 
-def _launches(metrics: Any) -> int:
+def _launches(metrics: GraphMetrics) -> int:
     return sum(metrics.collectives.values()) + sum(metrics.in_sub_graphs.values())
