@@ -99,7 +99,7 @@ class _Inlining:
         target = node.target
         if node.op == "get_attr":
             target = f"{within}{str(target).replace('.', '_')}"
-            while hasattr(self.root, target):
+            while target in self.modules or hasattr(self.root, target):
                 target += "_"
             self.modules[target] = attribute(owner, node)
         name = f"{within}{node.name}"
