@@ -13,6 +13,7 @@ last one is the parameter's new value.
 from __future__ import annotations
 
 from collections import deque
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from commcc.graph.ops.constants import OVERWRITES
@@ -67,6 +68,28 @@ class Updates:
             followed = computed if compute[node] else told
             told[node] = _elements(index, node) != 1 and any(followed[user] for user in users)
         return told
+
+    @cached_property
+    def _ends(self) -> list[tuple[bool, bool]]:
+        """For every node, whether it leads to what is written over a graph input, and whether to anything else that is
+        seen: an output, the host, another collective. Behind such a write is the input's new value, which the caller
+        has in any case.
+        """
+        index = self.index
+        ends = [(False, False)] * len(index)
+        for node in range(len(index) - 1, -1, -1):
+            written = [bool(_inputs_at(index, target)) for target in index.writes.get(node, ())]
+            if written and all(written):
+                ends[node] = True, False
+                continue
+            behind = [ends[user] for user in index.users[node]]
+            seen = node == len(index) - 1 or node in index.launches or node in index.host_syncs
+            ends[node] = any(written) or any(end[0] for end in behind), seen or any(end[1] for end in behind)
+        return ends
+
+    def are_all_behind(self, starts: Sequence[int]) -> bool:
+        """Whether all that is made of values is written over graph inputs, as what the norm of a parameter scales."""
+        return bool(starts) and all(self._ends[node] == (True, False) for node in starts)
 
     def are_made_of(self, starts: Sequence[int]) -> bool:
         """Whether values update inputs of as many elements, and lead elsewhere only by way of updated inputs."""
