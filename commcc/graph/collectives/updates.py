@@ -16,6 +16,7 @@ from collections import deque
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from commcc.graph.collectives.pieces import REDUCTIONS
 from commcc.graph.ops.constants import OVERWRITES
 from commcc.graph.ops.views import PASSING
 
@@ -71,11 +72,12 @@ class Updates:
 
     @cached_property
     def _ends(self) -> list[tuple[bool, bool]]:
-        """For every node, whether it leads to what is written over a graph input, and whether to anything else that is
-        seen: an output, the host, another collective. Behind such a write is the input's new value, which the caller
-        has in any case.
+        """For every node, whether it leads to what is written over a graph input, and whether to anything else: an
+        output, the host, a collective that reduces nothing. A single number that is told besides is a norm, and behind
+        a write is the input's new value, which the caller has in any case.
         """
         index = self.index
+        sent = {node for node, launch in index.launches.items() if launch.kind not in REDUCTIONS}
         ends = [(False, False)] * len(index)
         for node in range(len(index) - 1, -1, -1):
             written = [bool(_inputs_at(index, target)) for target in index.writes.get(node, ())]
@@ -83,8 +85,8 @@ class Updates:
                 ends[node] = True, False
                 continue
             behind = [ends[user] for user in index.users[node]]
-            seen = node == len(index) - 1 or node in index.launches or node in index.host_syncs
-            ends[node] = any(written) or any(end[0] for end in behind), seen or any(end[1] for end in behind)
+            told = node == len(index) - 1 or node in sent or node in index.host_syncs or any(end[1] for end in behind)
+            ends[node] = any(written) or any(end[0] for end in behind), told and _elements(index, node) != 1
         return ends
 
     def are_all_behind(self, starts: Sequence[int]) -> bool:
