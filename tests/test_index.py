@@ -117,6 +117,19 @@ def test_random_ops_and_effects_keep_their_order():
     assert not before(index, second.name, first.name)
 
 
+@pytest.mark.parametrize("dropout", [{}, {"dropout_p": 0.0}, {"dropout_p": 0.1}])
+def test_attention_keeps_its_order_only_where_it_drops_at_random(dropout):
+    b = GraphBuilder()
+    x = b.placeholder("x", (1, 2, 4, 8))
+    attend = aten._scaled_dot_product_flash_attention_for_cpu.default
+    first, second = b.call(attend, x, x, x, **dropout), b.call(attend, x, x, x, **dropout)
+    drawn = b.call(aten.rand_like.default, x)
+    index = build_index(b.program([first, second, drawn], {}))
+    drops = bool(dropout.get("dropout_p"))
+    assert before(index, first.name, second.name) is before(index, second.name, drawn.name) is drops
+    assert index.stays.isdisjoint({index.position[first.name]}) is not drops
+
+
 def test_host_syncs_keep_their_order():
     b = GraphBuilder()
     x, y = b.placeholder("x", ()), b.placeholder("y", ())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+
 import pytest
 import torch
 
@@ -95,6 +97,24 @@ def test_reordered_random_ops():
 
     proved(make(False), make(False))
     differs(make(False), make(True), "random", "draw_")
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_reordered_attention(dropout):
+    def make(swapped):
+        g = Graph()
+        x, y = g.input("x", 1, 2, 4, 8), g.input("y", 1, 2, 4, 8)
+        made = {}
+        for name in ("y", "x") if swapped else ("x", "y"):
+            source = x if name == "x" else y
+            attend = aten._scaled_dot_product_flash_attention_for_cpu.default
+            made[name] = g(attend, source, source, source, dropout, name=f"attend_{name}")
+        return g.program(*(g(operator.getitem, made[name], 0) for name in "xy"))
+
+    if dropout:
+        differs(make(False), make(True), "random", "attend_")
+    else:
+        assert proved(make(False), make(True)).checked["random_ops"] == 0
 
 
 def test_a_random_op_that_is_dropped_or_added_shifts_the_others():

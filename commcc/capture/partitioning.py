@@ -19,7 +19,7 @@ from unittest.mock import patch
 import torch
 
 from commcc.capture.importing import equal_meshes
-from commcc.graph.ops import argument_names
+from commcc.graph.ops import draws
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -54,14 +54,7 @@ def in_inductor() -> Iterator[None]:
 
 def _draws(gm: fx.GraphModule) -> bool:
     """Whether an op draws random numbers; attention without dropout is only marked so."""
-    seeded = torch.Tag.nondeterministic_seeded
-    for node in gm.graph.nodes:
-        if isinstance(node.target, torch._ops.OpOverload) and seeded in node.target.tags:
-            given = {**dict(zip(argument_names(node.target), node.args, strict=False)), **node.kwargs}
-            defaults = {argument.name: argument.default_value for argument in node.target._schema.arguments}
-            if given.get("dropout_p", defaults.get("dropout_p")) != 0.0:
-                return True
-    return False
+    return any(map(draws, gm.graph.find_nodes(op="call_function")))
 
 
 def _numbers_last(forward: fx.GraphModule, backward: fx.GraphModule, outputs: int) -> None:

@@ -34,7 +34,7 @@ from torch.fx.node import map_aggregate, map_arg
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from commcc.base.text import listed
-from commcc.graph.ops import argument, argument_names, collective_of, facts, is_random, is_wait, op_name
+from commcc.graph.ops import argument, argument_names, collective_of, draws, facts, is_wait, op_name
 from commcc.graph.ops.effects import CASTING
 from commcc.graph.ops.guards import guarded
 from commcc.graph.program import attribute
@@ -231,10 +231,10 @@ def communicates_inside(module: torch.nn.Module, node: fx.Node) -> bool:
 
 def draws_random(module: torch.nn.Module, node: fx.Node) -> bool:
     """Whether a call needs the rank's random numbers: its op, or one in a graph that it is handed."""
-    if is_random(node.target):
+    if draws(node):
         return True
     held = [operand for operand in node.all_input_nodes if operand.op == "get_attr"]
-    return any(is_random(inner_node.target) for _, inner in inner_graphs(module, held) for inner_node in inner)
+    return any(draws(inner_node) for _, inner in inner_graphs(module, held) for inner_node in inner)
 
 
 def widened(tensor: torch.Tensor, wide: bool) -> torch.Tensor:

@@ -21,7 +21,7 @@ from torch import fx
 from commcc.apply.chunk import turns_of
 from commcc.ep.chunk.grid import Grid, parts
 from commcc.graph.annotations import REGION
-from commcc.graph.ops import argument, is_random, op_name
+from commcc.graph.ops import argument, draws, op_name
 from commcc.graph.ops.row_wise import ROW_RULES, RowRule, is_elementwise
 from commcc.graph.ops.sizes import DIMENSIONS
 from commcc.plan import ChunkedRegion, Cut, Join, Resize
@@ -89,7 +89,7 @@ class Bodies:
             and number not in index.wait_of
             and number not in index.begun_elsewhere
             and number not in index.held
-            and not is_random(node.target)
+            and not draws(node)
             and self.written.isdisjoint(index.storages[number])
             and not marked(node)
             and is_static(node)

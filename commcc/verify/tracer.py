@@ -27,7 +27,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
 
 from commcc.graph.index.waits import waits_for_unknown
-from commcc.graph.ops import ALL, facts, is_getitem
+from commcc.graph.ops import ALL, draws, facts, is_getitem
 from commcc.graph.ops.arithmetic import ON_SIZES
 from commcc.graph.ops.constants import COPIES
 from commcc.graph.ops.effects import CASTING
@@ -307,7 +307,8 @@ class Tracer(Explainer):
         inner.extend(map(deeds_of, called(node)) if op.fact.body or op.fact.effect else ())
         if op.fact.body and not inner and handed:
             inner.append(ANYTHING)
-        does = reduce(or_, inner, op.does) if inner else op.does
+        own = replace(op.does, random=False) if op.does.random and not draws(node) else op.does
+        does = reduce(or_, inner, own) if inner else own
         return replace(does, fence=True) if handed_group(node, table.group_sizes) else does
 
     def _constants(self) -> Tensor:

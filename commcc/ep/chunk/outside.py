@@ -73,7 +73,7 @@ def counted_outside(view: View, root: str, drafts: Sequence[Draft], policy: str)
 def _acts(view: View, node: int) -> bool:
     """Whether a node does more than compute, or write to what was computed."""
     index = view.index
-    if node in index.launches or ops.is_random(view.nodes[node].target):
+    if node in index.launches or ops.draws(view.nodes[node]):
         return True
     fetched = [target for target in index.writes.get(node, ()) if not view.calls(view.sharing(target)[0])]
     return bool(fetched) or (node in index.stays and node not in index.writes)

@@ -257,9 +257,7 @@ class Trial:
             what = f"is a custom op, and there is no rule for {ops.op_name(node.target)}"
             hint = "say in a file what it does (--ops FILE), or choose modules without it"
             refuse(self.root, node, what, hint)
-        # Attention without dropout is tagged as random, and draws nothing.
-        dropout = ops.argument(node, "dropout_p", 0.0) if "dropout_p" in ops.argument_names(node.target) else None
-        if ops.is_random(node.target) and dropout != 0.0:
+        if ops.draws(node):
             hint = "chunks would draw other numbers than the whole: turn it off or choose modules without it"
             refuse(self.root, node, "draws random numbers", hint)
 

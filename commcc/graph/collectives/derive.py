@@ -15,7 +15,8 @@ terminal-derived
     ranks of what was computed, behind which no compute node comes: it is clipped, and parameters are updated by it.
     And so is any reduction behind which no compute node comes, if it leads to what is written over a graph input of as
     many elements: with the optimizer in the graph, a parameter or a moment of it. Where compute nodes do come behind,
-    as of an optimizer that multiplies matrices or of a second step, see :mod:`commcc.graph.collectives.updates`.
+    as of an optimizer that multiplies matrices or of a second step, see :mod:`commcc.graph.collectives.updates`. Last,
+    so is what only scales such updates: the norm of a parameter, or of all gradients.
 updated
     A gather behind which no compute node comes, and whose result is written over a graph input of as many elements: of
     a parameter that was updated in shards. Or one of the new value of a graph input, by one-input ops.

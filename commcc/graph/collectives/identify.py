@@ -279,9 +279,20 @@ def _averaged(context: _Context, number: int, launch: Launch) -> _Verdict | None
     elif launch.reduction != "avg":
         evidence = "reduces what an input is updated by"
         if not updates_input(context.index, launch.waits):
-            return None
+            return _norm(context, launch)
     scatters = launch.kind is Kind.REDUCE_SCATTER or fed_by_scatter(context.index, number)
     return _Verdict(Role.FSDP if scatters else Role.DDP, evidence, "terminal")
+
+
+def _norm(context: _Context, launch: Launch) -> _Verdict | None:
+    """Of a reduction of what only scales updates, as the norm of a parameter, or of gradients that are clipped. Where
+    parameters are gathered over the group, it is of shards.
+    """
+    if not context.updates.are_all_behind(launch.waits):
+        return None
+    shards = any(group == launch.group for _, group in context.gathered)
+    evidence = "reduces what updates of inputs depend on, as the norm of a parameter, and nothing else does"
+    return _Verdict(Role.FSDP if shards else Role.OTHER, evidence, "terminal")
 
 
 def _made_of_parameters(context: _Context, number: int, launch: Launch) -> Source | None:

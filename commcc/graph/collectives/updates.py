@@ -13,8 +13,10 @@ last one is the parameter's new value.
 from __future__ import annotations
 
 from collections import deque
+from functools import cached_property
 from typing import TYPE_CHECKING
 
+from commcc.graph.collectives.pieces import REDUCTIONS
 from commcc.graph.ops.constants import OVERWRITES
 from commcc.graph.ops.views import PASSING
 
@@ -67,6 +69,29 @@ class Updates:
             followed = computed if compute[node] else told
             told[node] = _elements(index, node) != 1 and any(followed[user] for user in users)
         return told
+
+    @cached_property
+    def _ends(self) -> list[tuple[bool, bool]]:
+        """For every node, whether it leads to what is written over a graph input, and whether to anything else: an
+        output, the host, a collective that reduces nothing. A single number that is told besides is a norm, and behind
+        a write is the input's new value, which the caller has in any case.
+        """
+        index = self.index
+        sent = {node for node, launch in index.launches.items() if launch.kind not in REDUCTIONS}
+        ends = [(False, False)] * len(index)
+        for node in range(len(index) - 1, -1, -1):
+            written = [bool(_inputs_at(index, target)) for target in index.writes.get(node, ())]
+            if written and all(written):
+                ends[node] = True, False
+                continue
+            behind = [ends[user] for user in index.users[node]]
+            told = node == len(index) - 1 or node in sent or node in index.host_syncs or any(end[1] for end in behind)
+            ends[node] = any(written) or any(end[0] for end in behind), told and _elements(index, node) != 1
+        return ends
+
+    def are_all_behind(self, starts: Sequence[int]) -> bool:
+        """Whether all that is made of values is written over graph inputs, as what the norm of a parameter scales."""
+        return bool(starts) and all(self._ends[node] == (True, False) for node in starts)
 
     def are_made_of(self, starts: Sequence[int]) -> bool:
         """Whether values update inputs of as many elements, and lead elsewhere only by way of updated inputs."""

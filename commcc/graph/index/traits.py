@@ -78,7 +78,7 @@ def traits_of(node: fx.Node, root: torch.nn.Module, groups: Container[str] = ())
     if copying is None and only_computes(node.target):
         return _ELEMENT if ops.is_getitem(node.target) else _PLAIN
     fenced = handed_group(node, groups)
-    fact = ops.facts(node.target)
+    fact = ops.facts_of_call(node)
     if waits_for_unknown(node):
         return Traits(tuple(node._input_nodes), barrier=True, opaque=True)
     cast = _cast_key(node)

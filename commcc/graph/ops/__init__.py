@@ -45,12 +45,13 @@ if TYPE_CHECKING:
         Aliasing,
         OpFacts,
         aliasing,
+        draws,
         facts,
+        facts_of_call,
         is_assertion,
         is_compute,
         is_effect,
         is_host_sync,
-        is_random,
         only_computes,
     )
 
@@ -63,8 +64,8 @@ _HOMES = {
     ),
     "products": ("COMPUTE",),
     "table": (
-        *("ALL", "Aliasing", "OpFacts", "aliasing", "facts", "is_assertion", "is_compute", "is_effect"),
-        *("is_host_sync", "is_random", "only_computes"),
+        *("ALL", "Aliasing", "OpFacts", "aliasing", "draws", "facts", "facts_of_call", "is_assertion", "is_compute"),
+        *("is_effect", "is_host_sync", "only_computes"),
     ),
 }
 _MODULES = {name: module for module, names in _HOMES.items() for name in names}
@@ -82,7 +83,9 @@ __all__ = [
     "as_given",
     "collective_of",
     "described_as",
+    "draws",
     "facts",
+    "facts_of_call",
     "group_size_of",
     "is_assertion",
     "is_compute",
@@ -90,7 +93,6 @@ __all__ = [
     "is_getitem",
     "is_host_sync",
     "is_local",
-    "is_random",
     "is_unknown_communication",
     "is_wait",
     "library_of",

@@ -27,10 +27,12 @@ from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from commcc.graph.ops import effects, libraries, packets, undeclared
 from commcc.graph.ops.communication import collective_of, is_unknown_communication, is_wait
 from commcc.graph.ops.functions import plain_name
-from commcc.graph.ops.names import argument_names, described_as, library_of, op_name
+from commcc.graph.ops.names import argument, argument_names, described_as, library_of, op_name
 from commcc.graph.ops.products import COMPUTE
 
 if TYPE_CHECKING:
+    from torch import fx
+
     from commcc.graph.ops.collective_table import CollectiveOp
 
 #: In place of argument names: all tensors among the arguments.
@@ -271,9 +273,9 @@ def _hidden(table: dict[str, tuple[str, ...]], op: OpOverload) -> tuple[str, ...
 def _bases(op: OpOverload) -> tuple[tuple[str, ...], ...]:
     """For each result, the arguments in whose storage it may be."""
     owners: dict[str, list[str]] = {}
-    for argument in op._schema.arguments:
-        for mark in () if argument.alias_info is None else argument.alias_info.before_set:
-            owners.setdefault(mark, []).append(argument.name)
+    for given in op._schema.arguments:
+        for mark in () if given.alias_info is None else given.alias_info.before_set:
+            owners.setdefault(mark, []).append(given.name)
     hidden = (*_hidden(undeclared.VIEWS, op), *_hidden(undeclared.SOMETIMES, op))
     # A list of results (split, chunk) carries no mark of its own; its argument does.
     unmarked = tuple(a.name for a in op._schema.arguments if a.alias_info is not None and not a.alias_info.is_write)
@@ -307,9 +309,21 @@ def is_compute(target: Any) -> bool:
     return op_name(target) in COMPUTE or (described is not None and described.flops is not None)
 
 
-def is_random(target: Any) -> bool:
-    """Whether the op draws from a random-number generator, so that its order decides its result."""
-    return facts(target).random
+def draws(node: fx.Node) -> bool:
+    """Whether a call draws from a random-number generator, so that its order decides its result.
+
+    PyTorch tags attention as random whatever its dropout; without dropout its kernels leave the generator alone.
+    """
+    fact = facts(node.target)
+    if not fact.random or library_of(node.target) != "aten" or "dropout_p" not in argument_names(node.target):
+        return fact.random
+    return bool(argument(node, "dropout_p", 0.0) != 0.0)
+
+
+def facts_of_call(node: fx.Node) -> OpFacts:
+    """What there is to know about an op as this node calls it."""
+    fact = facts(node.target)
+    return fact if fact.random == draws(node) else replace(fact, random=False)
 
 
 def is_host_sync(target: Any) -> bool:
