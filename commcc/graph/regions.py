@@ -76,7 +76,8 @@ def obstacle(node: fx.Node, region: Region) -> Reason | None:
     pairs: list[tuple[Any, Any]] = list(zip(region.operands, inputs, strict=True))
     pairs += [(user, results[user.args[1]]) for user in node.users]  # type: ignore[index]
     for outside, inside in pairs:
-        if _UNKNOWN in (values := (_value(outside), _value(inside))) or _told(values[0]) != _told(values[1]):
+        values = [n.meta.get("val", _UNKNOWN) if isinstance(n, fx.Node) else n for n in (outside, inside)]
+        if any(value is _UNKNOWN for value in values) or _told(values[0]) != _told(values[1]):
             return Reason.of("region_layout", node=getattr(outside, "name", str(outside)))
     for inner in region.body.graph.nodes:
         if inner.op == "get_attr" and not isinstance(attribute(region.body, inner), fx.GraphModule):
@@ -93,10 +94,6 @@ def _takes_one(user: fx.Node, call: fx.Node, results: int) -> bool:
         return False
     place = user.args[1]
     return user.args[0] is call and type(place) is int and 0 <= place < results
-
-
-def _value(of: Any) -> Any:
-    return of.meta.get("val", _UNKNOWN) if isinstance(of, fx.Node) else of
 
 
 def _told(value: Any) -> object:

@@ -74,7 +74,11 @@ class _Plain:
         """Append all nodes but those that ``env`` has something for; what a region returns."""
         returned: Any = None
         called: dict[fx.Node, Any] = {}
-        regions = {node: found for node in graph.nodes if (found := _open(node, root, place.depth)) is not None}
+        regions: dict[fx.Node, Region] = {}
+        for node in graph.nodes if place.depth < DEEPEST else ():
+            found = region_of(node, root)
+            if found is not None and obstacle(node, found) is None and check_order(found.body.graph, Report(), ""):
+                regions[node] = found
         unused = {found.source for found in regions.values() if regions.keys() >= found.source.users.keys()}
         for node in graph.nodes:
             if node in env or node in unused:
@@ -104,11 +108,3 @@ class _Plain:
         self.taken.add(name)
         copy.name, copy.meta = name, node.meta
         return copy
-
-
-def _open(node: fx.Node, root: torch.nn.Module, depth: int) -> Region | None:
-    """The region that a node calls, where its nodes can stand in its place."""
-    region = region_of(node, root) if depth < DEEPEST else None
-    if region is None or obstacle(node, region) is not None:
-        return None
-    return region if check_order(region.body.graph, Report(), "") else None
