@@ -19,7 +19,8 @@ terminal-derived
     so is what only scales such updates: the norm of a parameter, or of all gradients.
 updated
     A gather behind which no compute node comes, and whose result is written over a graph input of as many elements: of
-    a parameter that was updated in shards. Or one of the new value of a graph input, by one-input ops.
+    a parameter that was updated in shards. Or one of the new value of a graph input, by one-input ops. Or one of what
+    only updates of inputs are made of: the largest elements of a gradient, and where they are.
 """
 
 from __future__ import annotations

@@ -238,13 +238,18 @@ def _prepared(context: _Context, number: int, launch: Launch) -> _Verdict | None
 
 
 def _updated(context: _Context, number: int, launch: Launch) -> _Verdict | None:
-    """Of a gather of parameters that were updated: whole ones are written, or computed with in the next step."""
+    """Of a gather of parameters that were updated: whole ones are written, or computed with in the next step. Or of
+    what they are updated by.
+    """
     if not context.before_compute[number] and updates_input(context.index, launch.waits):
         evidence = "gathers what is written over an input, as a parameter that was updated in shards"
         return _Verdict(Role.FSDP, evidence, "updated")
     source = walk_back(context.index, launch.inputs, joining=True, ends=context.updates.new_values)
     if source is None or not source.inputs or not all(map(context.may_be_parameter, source.inputs)):
-        return None
+        if context.before_compute[number] or not context.updates.are_all_behind(launch.waits):
+            return None
+        evidence = "gathers what updates of inputs depend on, as compressed gradients, and nothing else does"
+        return _Verdict(Role.FSDP, evidence, "updated")
     verdict = _gather(context.index, launch, source)
     evidence = verdict.evidence.replace("gathers", "gathers new values of", 1)
     return verdict._replace(derived="updated", evidence=evidence, chain=())
