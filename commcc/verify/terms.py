@@ -126,15 +126,14 @@ class Terms:
     themselves, since results may depend on it. believed: strides that only a ``val`` says, by op and operands.
     judged: calls that :mod:`commcc.verify.annotations` looked at. same: contents of other normal forms that are one.
     summaries, signatures: what sub-graphs do, take and give, by term. subgraphs: their terms, by identity.
-    one_root: both graphs refer to the same objects, so that constants need not be looked into. group_sizes: what is
-    declared of groups; groups_before: those of BEFORE. in_flight: inputs that BEFORE waits for, as AFTER then must.
+    one_root: both graphs refer to the same objects, so that constants need not be looked into. group_sizes: what BEFORE
+    declares of the groups of both. in_flight: inputs that BEFORE waits for, as AFTER then must.
     """
 
     def __init__(self, *, one_root: bool = False, in_flight: frozenset[str] = frozenset()) -> None:
         self.one_root = one_root
         self.in_flight = in_flight
         self.group_sizes: dict[str, int | None] = {}
-        self.groups_before: frozenset[str] = frozenset()
         self._ids: dict[tuple[Any, ...], int] = {}
         self.keys: list[tuple[Any, ...]] = []
         self._numel: dict[int, Size] = {}
@@ -160,8 +159,8 @@ class Terms:
         """The terms of two graphs that are compared."""
         in_flight = frozenset(source.name for source in begun_elsewhere(before.graph.nodes).values())
         table = cls(one_root=before.root is after.root, in_flight=in_flight)
-        table.group_sizes = {name: group.size for program in (after, before) for name, group in program.groups.items()}
-        table.groups_before = frozenset(before.groups)
+        # A size that only AFTER declares is a claim, which may not turn a reduction of BEFORE into a copy.
+        table.group_sizes = {**dict.fromkeys(after.groups), **{name: g.size for name, g in before.groups.items()}}
         return table
 
     def as_declared(self, other: Terms) -> bool:
