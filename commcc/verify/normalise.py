@@ -51,7 +51,7 @@ from commcc.graph.ops.products import AROUND_FUSED, GATHER_MATMUL, MATMUL_SCATTE
 from commcc.graph.program import ProcessGroup
 from commcc.serialization.attributes import find
 from commcc.serialization.propagate import context_of
-from commcc.verify.terms import LIKE
+from commcc.verify.arguments import LIKE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -20,11 +20,12 @@ from torch import fx
 
 from commcc.graph.ops import is_getitem
 from commcc.graph.ops.collective_table import COLLECTIVES
+from commcc.verify.arguments import bind
 from commcc.verify.contents import BITS, BROADCAST, CAST, GATHER, REDUCE, SCATTER, same_elements
 from commcc.verify.memory import EARLY, LOAD
 from commcc.verify.regroup import regroups
 from commcc.verify.sizes import Poly, Undecidable
-from commcc.verify.terms import Leaf, Tensor, bind, leaves, path_of
+from commcc.verify.terms import Leaf, Tensor, leaves, path_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
