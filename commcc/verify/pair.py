@@ -409,7 +409,7 @@ def _piece_of(node: fx.Node) -> str:
         if not isinstance(at, fx.Node) or at.op != "call_function" or not at.args:
             return ""
         if is_getitem(at.target):
-            return f", part {at.args[1]} of '{at.args[0]}'"
+            return f", part {at.args[-1]} of '{at.args[0]}'"
         if not regroups(path_of(at.target)):
             return ""
         at = at.args[0]
