@@ -24,12 +24,13 @@ _EXACT = 1 << 53
 
 
 class Signature(NamedTuple):
-    """The arguments of an op. required: how many there must be for no default to be missing. numbers: those in which a
-    whole number may be a float, with ``float`` or ``number``.
+    """The arguments of an op. placed: how many may be given by position. required: how many there must be for no default
+    to be missing. numbers: those in which a whole number may be a float, with ``float`` or ``number``.
     """
 
     names: tuple[str, ...]
     defaults: tuple[Any, ...]
+    placed: int
     required: int
     numbers: tuple[tuple[str, str], ...]
 
@@ -39,7 +40,7 @@ def signature_of(target: Any) -> Signature:
     schema = getattr(target, "_schema", None)
     if schema is None:
         names = argument_names(target)
-        return Signature(names, (_MISSING,) * len(names), len(names), ())
+        return Signature(names, (_MISSING,) * len(names), len(names), len(names), ())
     numbers = {"float": "float", "Optional[float]": "float"}
     if target.namespace == "aten":
         numbers.update(dict.fromkeys(("number", "Optional[number]", "List[number]"), "number"))
@@ -49,7 +50,8 @@ def signature_of(target: Any) -> Signature:
     required = max((at + 1 for at, default in enumerate(defaults) if default is _MISSING), default=0)
     kinds = ((a.name, numbers.get(str(a.type), "")) for a in schema.arguments)
     named = tuple(a.name for a in schema.arguments)
-    return Signature(named, defaults, required, tuple((name, kind) for name, kind in kinds if kind))
+    placed = sum(not a.kwarg_only for a in schema.arguments)
+    return Signature(named, defaults, placed, required, tuple((name, kind) for name, kind in kinds if kind))
 
 
 def bind(node: fx.Node, signature: Signature | None = None) -> dict[str, Any]:
@@ -57,9 +59,10 @@ def bind(node: fx.Node, signature: Signature | None = None) -> dict[str, Any]:
 
     Numbers that meet tensors of floats are floats: there, ``mul(x, 2)`` is ``mul(x, 2.0)``. Between integers it is not.
     """
-    names, defaults, required, numbers = signature or signature_of(node.target)
+    names, defaults, placed, required, numbers = signature or signature_of(node.target)
     args, kwargs = node.args, node.kwargs
-    if len(args) > len(names) or (kwargs and not set(names).issuperset(kwargs)):
+    # None may be given twice, nor by position if it takes its name.
+    if len(args) > placed or (kwargs and not set(names[len(args) :]).issuperset(kwargs)):
         return as_given(node)
     bound: dict[str, Any] = dict(zip(names, (*args, *defaults[len(args) :]), strict=True))
     for name in names[len(args) :] if kwargs else ():

@@ -64,10 +64,9 @@ class Explainer(State):
         name = ON_SIZES.get(path)
         try:
             if name is not None:
-                values = list(arguments.values())
-                flat = (
-                    values[0] if path == "torch.sym_sum" and values and isinstance(values[0], tuple) else tuple(values)
-                )
+                values = tuple(arguments.values())
+                # It takes a list, and no numbers one by one.
+                flat = values if path != "torch.sym_sum" else values[0] if isinstance(values[0], tuple) else ()
                 return apply_function(name, flat, self.table.function) if flat and all(map(is_size, flat)) else None
             if path not in EXTENTS:
                 return None

@@ -31,6 +31,7 @@ from commcc.graph.ops import ALL, facts, is_getitem
 from commcc.graph.ops.arithmetic import ON_SIZES
 from commcc.graph.ops.constants import COPIES
 from commcc.graph.ops.effects import CASTING
+from commcc.graph.ops.functions import plain_name, takes_call
 from commcc.graph.ops.operands import called, handed_group
 from commcc.graph.ops.sizes import EXTENTS
 from commcc.graph.ops.views import GATHERING
@@ -165,6 +166,8 @@ class Tracer(Explainer):
         if fact.launch is not None and fact.launch.asynchronous:
             return launch(self, node, fact.launch, self.groups)
         arguments = self.arguments(node, read=fact.reads)
+        if plain_name(node.target) is not None and not takes_call(node.target, node.args, node.kwargs):
+            return self._opaque(node, arguments, "")
         size = self.arithmetic(node, path, arguments) if path in ON_SIZES or path in EXTENTS else None
         if size is not None:
             return size
