@@ -11,12 +11,15 @@ Limits: ops without a schema (higher-order ops, unknown ops) are bound by positi
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import fx
 
 from commcc.graph.ops import argument_names, as_given
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _MISSING = object()
 #: Whole numbers up to here are the same as floats.
@@ -24,8 +27,9 @@ _EXACT = 1 << 53
 
 
 class Signature(NamedTuple):
-    """The arguments of an op. placed: how many may be given by position. required: how many there must be for no default
-    to be missing. numbers: those in which a whole number may be a float, with ``float`` or ``number``.
+    """The arguments of an op. placed: how many may be given by position. required: how many there must be for no
+    default to be missing. numbers: those in which a whole number may be a float, with ``float`` or ``number``. flags:
+    those that are true or false.
     """
 
     names: tuple[str, ...]
@@ -33,6 +37,11 @@ class Signature(NamedTuple):
     placed: int
     required: int
     numbers: tuple[tuple[str, str], ...]
+    flags: tuple[str, ...] = ()
+
+    def takes(self, arguments: Mapping[str, Any]) -> bool:
+        """Whether all flags are such that PyTorch takes them for one."""
+        return all(arguments.get(name) is None or isinstance(arguments[name], (int, float)) for name in self.flags)
 
 
 @lru_cache(maxsize=4096)
@@ -51,7 +60,8 @@ def signature_of(target: Any) -> Signature:
     kinds = ((a.name, numbers.get(str(a.type), "")) for a in schema.arguments)
     named = tuple(a.name for a in schema.arguments)
     placed = sum(not a.kwarg_only for a in schema.arguments)
-    return Signature(named, defaults, placed, required, tuple((name, kind) for name, kind in kinds if kind))
+    flags = tuple(a.name for a in schema.arguments if str(a.type) == "bool")
+    return Signature(named, defaults, placed, required, tuple((name, kind) for name, kind in kinds if kind), flags)
 
 
 def bind(node: fx.Node, signature: Signature | None = None) -> dict[str, Any]:
@@ -59,7 +69,7 @@ def bind(node: fx.Node, signature: Signature | None = None) -> dict[str, Any]:
 
     Numbers that meet tensors of floats are floats: there, ``mul(x, 2)`` is ``mul(x, 2.0)``. Between integers it is not.
     """
-    names, defaults, placed, required, numbers = signature or signature_of(node.target)
+    names, defaults, placed, required, numbers, _ = signature or signature_of(node.target)
     args, kwargs = node.args, node.kwargs
     # None may be given twice, nor by position if it takes its name.
     if len(args) > placed or (kwargs and not set(names[len(args) :]).issuperset(kwargs)):
