@@ -170,10 +170,6 @@ def _split(table: Terms, a: Arguments) -> tuple[Formed, ...]:
     return _parts(table, tensor, dim, _equal(shape[dim], size_in(a["split_size"])))
 
 
-def _split_sizes(table: Terms, a: Arguments) -> tuple[Formed, ...]:
-    return _split_with_sizes(table, {"self": a["self"], "split_sizes": a["split_size"], "dim": a["dim"]})
-
-
 def _equal(size: Size, step: Size) -> Shape:
     if not isinstance(size, int) or not isinstance(step, int) or step <= 0:
         if size == step:
@@ -375,7 +371,7 @@ _RULES: dict[Regrouping, Callable[[Terms, Arguments], Formed | tuple[Formed, ...
     Regrouping.NARROW_OP: _narrow_op,
     Regrouping.SELECT: _select,
     Regrouping.SPLIT: _split,
-    Regrouping.SPLIT_SIZES: _split_sizes,
+    Regrouping.SPLIT_SIZES: lambda table, a: _split_with_sizes(table, {**a, "split_sizes": a["split_size"]}),
     Regrouping.SPLIT_WITH_SIZES: _split_with_sizes,
     Regrouping.CHUNK: _chunk,
     Regrouping.UNBIND: _unbind,
