@@ -97,6 +97,7 @@ TEXTS = {
     "statement of another sort": text("while True: pass", "return (p,)"),
     "many brackets": HEAD.encode() + b"        y = " + b"(" * 3_000_000,
     "duplicate names": text("y = torch.ops.aten.neg.default(p)", "y = torch.ops.aten.abs.default(p)", "return (y,)"),
+    "an item without its place": text("y = operator.getitem(p)", "return (p,)"),
     "use before definition": text(
         "y = torch.ops.aten.neg.default(z)", "z = torch.ops.aten.neg.default(p)", "return (y,)"
     ),

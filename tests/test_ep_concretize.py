@@ -275,3 +275,16 @@ def test_the_verifier_sees_an_assert_that_fails():
     assert verdict.status == "different"
     assert [finding.rule for finding in verdict.findings] == ["effect"]
     assert verify(program("".join(lines)), after).status == "proved"
+
+
+def test_a_mean_over_tokens_is_divided_by_a_number():
+    text = """\
+class GraphModule(torch.nn.Module):
+    def forward(self, x: "f32[u0, 8][8, 1]cpu"):
+        size: "Sym(u0)" = torch.ops.aten.sym_size.int(x, 0)
+        total: "f32[8][1]cpu" = torch.ops.aten.sum.dim_IntList(x, [0])
+        mean: "f32[8][1]cpu" = torch.ops.aten.div.Tensor(total, size)
+        return (mean,)
+"""
+    after = settled(program(text, u0=160)).program
+    assert node(after, "mean").args[1] == 160

@@ -341,6 +341,15 @@ def test_whether_a_group_is_of_one_rank_must_be_known():
     assert verify(sent(), sent(scaled, size=1)).status == "different"
 
 
+def test_a_size_that_only_after_declares_makes_no_copy_of_what_before_sends():
+    def sender(g, x, group):
+        return g(c10d.wait_tensor.default, g(c10d.broadcast.default, x, 0, group))
+
+    for how in (sender, lambda g, x, group: g.reduce(x, "sum", group)):
+        assert verify(sent(how), sent(size=1)).status == "different"
+        proved(sent(how), sent(how, size=1))
+
+
 def test_what_no_group_of_one_runs_is_no_copy():
     """There is no fourth rank that could send, and no larger one of two complex numbers."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,15 @@ def status(graphs, text: str) -> str:
 
 def test_the_whole_one_is_proved(graphs):
     assert status(graphs, graphs[1]) == "proved"
+
+
+def test_launches_of_before_tell_how_large_a_group_is(graphs):
+    before = replace(graphs[0], groups={})
+    result = run(before, parse_pipeline("async-tp{groups=3}"))
+    assert result.verified == "proved" and "symm_mem.fused" in write_text(result.program)[0]
+    # What only AFTER says is nothing that BEFORE has launched.
+    claimed = {"3": replace(graphs[0].groups["3"], size=4)}
+    assert verify(before, replace(result.program, groups=claimed)).status == "different"
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 from commcc.graph.ops import facts
 from commcc.graph.ops.allowed import refusal
 from commcc.verify import verify
-from commcc.verify.terms import bind
+from commcc.verify.arguments import bind
 from tests.verify_graphs import Graph, aten, differs, proved
 
 if TYPE_CHECKING:
@@ -37,6 +37,18 @@ def test_a_whole_number_is_a_float_among_floats():
         proved(scaled(2.0, dtype), scaled(2, dtype))
     differs(scaled(2), scaled(3.0), "value", "argument 'other' is 3.0, in BEFORE 2.0")
     differs(scaled(0), scaled(-0.0), "value")
+
+
+def test_a_size_is_such_a_number_too():
+    def by_size(dtype):
+        g = Graph()
+        x = g.input("x", 4, dtype=dtype)
+        return g.program(g(aten.mul.Tensor, x, g(aten.sym_size.int, x, 0)))
+
+    proved(by_size(torch.float32), scaled(4))
+    proved(by_size(torch.int64), scaled(4, torch.int64))
+    differs(by_size(torch.float32), scaled(5), "value")
+    differs(by_size(torch.int64), scaled(4.0, torch.int64), "value")
 
 
 def test_integers_become_floats_by_a_float():

@@ -11,6 +11,7 @@ from torch import fx
 
 from commcc.graph.ops import OpaqueOp
 from commcc.verify import verify
+from commcc.verify.arguments import bind
 from commcc.verify.reshaping import view_strides
 from commcc.verify.sizes import (
     Meta,
@@ -22,7 +23,7 @@ from commcc.verify.sizes import (
     mismatch,
     variable,
 )
-from commcc.verify.terms import Opaque, Tensor, Terms, bind, key_of, path_of
+from commcc.verify.terms import Opaque, Tensor, Terms, key_of, path_of
 from commcc.verify.verdict import LIMIT, Report
 from tests.verify_graphs import Graph, aten, differs, proved, texts
 

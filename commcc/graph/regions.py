@@ -71,8 +71,10 @@ def obstacle(node: fx.Node, region: Region) -> Reason | None:
     inputs, results = region.inputs, region.results
     if results is None or len(inputs) != len(region.operands):
         return Reason.of("region_unlike")
-    if not all(_takes_one(user, node, len(results)) for user in node.users):
-        return Reason.of("region_whole")
+    for user in node.users:
+        place = user.args[1] if user.target is operator.getitem and len(user.args) == 2 else None
+        if user.args[:1] != (node,) or type(place) is not int or not 0 <= place < len(results):
+            return Reason.of("region_whole")
     pairs: list[tuple[Any, Any]] = list(zip(region.operands, inputs, strict=True))
     pairs += [(user, results[user.args[1]]) for user in node.users]  # type: ignore[index]
     for outside, inside in pairs:
@@ -86,14 +88,6 @@ def obstacle(node: fx.Node, region: Region) -> Reason | None:
             return Reason.of("region_unlike")
     own = set(_symbols(region.body.graph.nodes)) - set(_symbols(inputs))
     return Reason.of("region_symbols", symbols=", ".join(sorted(own))) if own else None
-
-
-def _takes_one(user: fx.Node, call: fx.Node, results: int) -> bool:
-    """Whether a node takes one result of a call, and nothing else."""
-    if user.op != "call_function" or user.target is not operator.getitem or user.kwargs or len(user.args) != 2:
-        return False
-    place = user.args[1]
-    return user.args[0] is call and type(place) is int and 0 <= place < results
 
 
 def _told(value: Any) -> object:

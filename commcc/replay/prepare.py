@@ -166,7 +166,7 @@ def prepare(
     Raises :class:`InputError` for what cannot run there, or must not (:mod:`commcc.graph.ops.allowed`).
     """
     _refuse_unsafe(program, imported)
-    whole = unfolded(program)
+    whole = unfolded(program, program)
     plain, given = _given_constants(whole)
     index = build_index(plain, hints=hints)
     nodes = tuple(unwrapped(plain).nodes)

@@ -24,7 +24,7 @@ import torch
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 from commcc.base.errors import InputError, OutputError
-from commcc.graph.ops import OpaqueOp, op_name
+from commcc.graph.ops import OpaqueOp, is_getitem, op_name
 from commcc.graph.ops.functions import plain_functions, plain_name, transform_functions, transform_name
 from commcc.graph.ops.libraries import IMPORTED_BY_NAME, OWN, REGISTERED_BY
 
@@ -48,6 +48,14 @@ def resolve(path: str) -> Any:
     if not path.startswith("torch.ops.") or not _is_op_name(parts) or any(part.startswith("__") for part in parts):
         raise InputError(f"{path[:120]!r} is not an op", hint=_HINT)
     return OpaqueOp(".".join(parts))
+
+
+def check_call(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raise :class:`InputError` for an item that is taken out of nothing, or without saying which: all of commcc looks
+    at both.
+    """
+    if is_getitem(target) and (len(args) != 2 or kwargs):
+        raise InputError("operator.getitem takes a value and the place of its item", hint="dump the graph again")
 
 
 @lru_cache(maxsize=16384)

@@ -143,7 +143,7 @@ def _compare(before: Program, after: Program, report: Report, same_constants: bo
         new.events[:] = [event for event in new.events if (event.rule, event.node, event.text) not in known]
         _compare_events(Pair(apart, old, new, report, {}, {}, {}))
     after, traced, exported = whole, before, before.carrier is not None
-    before, after = unfolded(before), unfolded(after)
+    before, after = unfolded(before, before), unfolded(after, before)
     before, held = without_edges(before)
     after, holds = without_edges(after)
     renamed = boundary.match_inputs(before.graph, after.graph, report)

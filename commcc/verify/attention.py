@@ -17,8 +17,8 @@ from torch import fx, nn
 from commcc.graph.ops import is_getitem, op_name
 from commcc.graph.ops.flexible import FLEX, arguments_of, looks_elsewhere, sample_graphs
 from commcc.serialization.attributes import find
+from commcc.verify.arguments import bind
 from commcc.verify.clones import Kind, Mixed, Rows, shape_of
-from commcc.verify.terms import bind
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -21,7 +21,7 @@ import torch
 from commcc.graph.ops import facts
 from commcc.graph.ops.functions import plain_name
 from commcc.graph.ops.operands import nodes_in
-from commcc.verify.terms import bind
+from commcc.verify.arguments import bind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -28,8 +28,8 @@ from commcc.graph import ops
 from commcc.graph.ops.constants import STRIDED
 from commcc.graph.ops.sizes import COMPARED, DIMENSIONS, PARTS
 from commcc.graph.ops.views import EXPAND, RESHAPES
+from commcc.verify.arguments import bind
 from commcc.verify.reshaping import to_host
-from commcc.verify.terms import bind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -289,8 +289,7 @@ def compare_ops(pair: Pair) -> None:
             again = pair.report.gap if pair.is_launch(step) else pair.report.note
             again("duplicated", step.node, text)
     for group, node in pair.after.alone.items():
-        declared = pair.table.group_sizes.get(group) if group in pair.table.groups_before else None
-        if group not in pair.before.alone and declared != 1:
+        if group not in pair.before.alone and pair.table.group_sizes.get(group) != 1:
             pair.report.gap("collective", node, f"takes group '{group}' to be of one rank, which BEFORE does not say")
     for step in _ops(pair.before):
         if step.plain in effects or new[step.term] >= old[step.term]:

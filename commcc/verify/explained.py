@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from commcc.graph.ops import facts
 from commcc.graph.ops.arithmetic import COMPARISONS, ON_SIZES
+from commcc.graph.ops.functions import plain_name, takes_call
 from commcc.graph.ops.sizes import EXTENTS, RANGES
 from commcc.graph.ops.views import DETACH
 from commcc.verify.barriers import place
@@ -49,11 +50,16 @@ _OPERANDS = ("self", "a", "tensors", "ag_ins", "rs_ins")
 class Explainer(State):
     """A walk that can work out results."""
 
-    def arithmetic(self, node: fx.Node, path: str, arguments: dict[str, Any]) -> Size | None:
-        """The value of integer arithmetic, None for anything else; its ``val`` may name it, and is to say the same."""
+    def arithmetic(self, node: fx.Node, path: str, arguments: dict[str, Any]) -> Value | None:
+        """The value of integer arithmetic, None for anything else; its ``val`` may name it, and is to say the same.
+
+        Where sizes are fixed, what comparisons of numbers say, too.
+        """
+        if plain_name(node.target) is not None and not takes_call(node.target, node.args, node.kwargs):
+            return None
         size, val = self._computed(path, arguments), node.meta.get("val")
         if size is None:
-            return None
+            return settled(self.table, path, arguments) if self.fixed else None
         self.symbols.define(val, size)
         wrong = self.symbols.mistake(val, size)
         if wrong:
@@ -64,10 +70,9 @@ class Explainer(State):
         name = ON_SIZES.get(path)
         try:
             if name is not None:
-                values = list(arguments.values())
-                flat = (
-                    values[0] if path == "torch.sym_sum" and values and isinstance(values[0], tuple) else tuple(values)
-                )
+                values = tuple(arguments.values())
+                # It takes a list, and no numbers one by one.
+                flat = values if path != "torch.sym_sum" else values[0] if isinstance(values[0], tuple) else ()
                 return apply_function(name, flat, self.table.function) if flat and all(map(is_size, flat)) else None
             if path not in EXTENTS:
                 return None
@@ -137,6 +142,10 @@ class Explainer(State):
         """``copy_`` and ``_foreach_copy_``: the targets hold the elements of the sources, converted, one by one."""
         _check_shapes(arguments)
         targets, sources = tensors_in(arguments.get("self")), tensors_in(arguments.get("src"))
+        given = [arguments.get(name) for name in ("self", "src")]
+        one = facts(node.target).name == "aten.copy_"
+        if not all(isinstance(part, Tensor) if one else part == tuple(tensors_in(part)) for part in given):
+            raise Undecidable("tensors that the op does not take")
         if len(targets) != len(sources) or not targets:
             raise Undecidable("another number of targets than of sources")
         if len(targets) > 1 and self._meet(targets, sources):

@@ -307,11 +307,11 @@ def wait(state: State, node: fx.Node) -> Value | None:
     """The tensor that is waited for, from now on free to be read; None for what is not a tensor.
 
     A wait for what no launch fills, or fills no more, does nothing. None as well for what is conjugated or negated only
-    when it is read.
+    when it is read, and for a call that is given more than the op takes.
     """
     value = state.resolve(node.args[0] if node.args else node.kwargs.get("tensor"), None)
     state.trace.waits += 1
-    if not isinstance(value, Tensor):
+    if not isinstance(value, Tensor) or len(node.args) + len(node.kwargs) > 1:
         return None
     if is_lazy(state, value):
         return None  # PyTorch waits for a copy, made on the spot, that nobody fills

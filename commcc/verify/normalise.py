@@ -51,7 +51,7 @@ from commcc.graph.ops.products import AROUND_FUSED, GATHER_MATMUL, MATMUL_SCATTE
 from commcc.graph.program import ProcessGroup
 from commcc.serialization.attributes import find
 from commcc.serialization.propagate import context_of
-from commcc.verify.terms import LIKE
+from commcc.verify.arguments import LIKE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -186,19 +186,20 @@ _RESTRIDE = "prims.inductor_force_stride_order"
 aten, c10d = torch.ops.aten, torch.ops._c10d_functional
 
 
-def unfolded(program: Program) -> Program:
-    """The program without fused ops; the same object when it has none."""
+def unfolded(program: Program, before: Program) -> Program:
+    """The program without fused ops; the same object when it has none. before: its launches tell sizes of groups."""
     names = {op_name(node.target) for node in program.graph.nodes if node.op == "call_function"}
     if names.isdisjoint((GATHER_MATMUL, MATMUL_SCATTER)):
         return program
-    return replace(program, graph=_Unfolding(program).run())
+    return replace(program, graph=_Unfolding(program, before).run())
 
 
 class _Unfolding:
     """One graph on its way to plain ops."""
 
-    def __init__(self, program: Program) -> None:
-        self.program = program
+    def __init__(self, program: Program, before: Program) -> None:
+        self.program, self.before = program, before
+        self.sizes: dict[str, int | None] = {name: group.size for name, group in program.groups.items()}
         self.ctx = context_of(program.graph)
         self.graph = fx.Graph()
         self.env: dict[fx.Node, fx.Node] = {}
@@ -300,8 +301,12 @@ class _Unfolding:
         return True
 
     def _size(self, group: Any) -> int | None:
-        entry = self.program.groups.get(str(group))
-        return None if entry is None or entry.size is None or entry.size < 1 else entry.size
+        name = str(group)
+        if self.sizes.get(name) is None:  # as in a dump without a table
+            said = {group_size_of(node) for _, node in _launches(self.before, name)} - {None}
+            self.sizes[name] = said.pop() if len(said) == 1 else 0
+        size = self.sizes[name]
+        return size if type(size) is int and size > 0 else None
 
     def _joined(self, whole: fx.Node, shape: list[Any], dim: int, size: int) -> fx.Node:
         """What was gathered along the first dimension, along another one."""

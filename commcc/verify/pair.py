@@ -20,11 +20,12 @@ from torch import fx
 
 from commcc.graph.ops import is_getitem
 from commcc.graph.ops.collective_table import COLLECTIVES
+from commcc.verify.arguments import bind
 from commcc.verify.contents import BITS, BROADCAST, CAST, GATHER, REDUCE, SCATTER, same_elements
 from commcc.verify.memory import EARLY, LOAD
 from commcc.verify.regroup import regroups
 from commcc.verify.sizes import Poly, Undecidable
-from commcc.verify.terms import Leaf, Tensor, bind, leaves, path_of
+from commcc.verify.terms import Leaf, Tensor, leaves, path_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -408,7 +409,7 @@ def _piece_of(node: fx.Node) -> str:
         if not isinstance(at, fx.Node) or at.op != "call_function" or not at.args:
             return ""
         if is_getitem(at.target):
-            return f", part {at.args[1]} of '{at.args[0]}'"
+            return f", part {at.args[-1]} of '{at.args[0]}'"
         if not regroups(path_of(at.target)):
             return ""
         at = at.args[0]

@@ -166,10 +166,8 @@ def _parts(table: Terms, tensor: Tensor, dim: int, lengths: Shape) -> tuple[Form
 
 def _split(table: Terms, a: Arguments) -> tuple[Formed, ...]:
     tensor, shape = known(a["self"])
-    dim, wanted = dimension(a["dim"], len(shape)), a["split_size"]
-    if isinstance(wanted, tuple):
-        return _parts(table, tensor, dim, sizes_in(wanted))
-    return _parts(table, tensor, dim, _equal(shape[dim], size_in(wanted)))
+    dim = dimension(a["dim"], len(shape))
+    return _parts(table, tensor, dim, _equal(shape[dim], size_in(a["split_size"])))
 
 
 def _equal(size: Size, step: Size) -> Shape:
@@ -357,6 +355,8 @@ _RULES: dict[Regrouping, Callable[[Terms, Arguments], Formed | tuple[Formed, ...
     Regrouping.FLATTEN: reshaping.flatten,
     Regrouping.UNSQUEEZE: reshaping.unsqueeze,
     Regrouping.SQUEEZE: reshaping.squeeze,
+    Regrouping.SQUEEZE_DIM: reshaping.squeeze_dim,
+    Regrouping.SQUEEZE_DIMS: reshaping.squeeze_dims,
     Regrouping.ALIAS: reshaping.alias,
     Regrouping.CONTIGUOUS: reshaping.contiguous,
     Regrouping.CLONE: reshaping.clone,
@@ -371,6 +371,7 @@ _RULES: dict[Regrouping, Callable[[Terms, Arguments], Formed | tuple[Formed, ...
     Regrouping.NARROW_OP: _narrow_op,
     Regrouping.SELECT: _select,
     Regrouping.SPLIT: _split,
+    Regrouping.SPLIT_SIZES: lambda table, a: _split_with_sizes(table, {**a, "split_sizes": a["split_size"]}),
     Regrouping.SPLIT_WITH_SIZES: _split_with_sizes,
     Regrouping.CHUNK: _chunk,
     Regrouping.UNBIND: _unbind,

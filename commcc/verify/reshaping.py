@@ -203,8 +203,7 @@ def unsqueeze(_table: Terms, a: Arguments) -> Formed:
 
 def squeeze(_table: Terms, a: Arguments) -> Formed:
     tensor, shape = known(a["self"])
-    wanted = a.get("dim")
-    dims = tuple(range(len(shape))) if wanted is None else wanted if isinstance(wanted, tuple) else (wanted,)
+    dims = a["dim"] if "dim" in a else tuple(range(len(shape)))
     chosen = {dimension(dim, len(shape)) for dim in dims}
     if len(chosen) != len(dims):
         raise Impossible("a dimension that is named twice")
@@ -216,6 +215,14 @@ def squeeze(_table: Terms, a: Arguments) -> Formed:
     return formed if strides is None else formed._replace(strides=tuple(strides[dim] for dim in keep))
 
 
+def squeeze_dim(table: Terms, a: Arguments) -> Formed:
+    return squeeze(table, {"self": a["self"], "dim": (size_in(a["dim"]),)})
+
+
+def squeeze_dims(table: Terms, a: Arguments) -> Formed:
+    return squeeze(table, {"self": a["self"], "dim": sizes_in(a["dim"])})
+
+
 def alias(_table: Terms, a: Arguments) -> Formed:
     tensor, shape = known(a["self"])
     return Formed(tensor.content, shape, tensor.dtype, tensor.meta.strides, VIEW)
@@ -224,8 +231,11 @@ def alias(_table: Terms, a: Arguments) -> Formed:
 def contiguous(_table: Terms, a: Arguments) -> Formed:
     tensor, shape = known(a["self"])
     strides = tensor.meta.strides
+    wanted = a.get("memory_format", torch.contiguous_format)
     # Schemas give their default as a number.
-    plain = a.get("memory_format") in (None, 0, torch.contiguous_format)
+    plain = wanted is torch.contiguous_format or (type(wanted) is int and wanted == 0)
+    if not plain:
+        _check_format(wanted, len(shape))
     if not plain or strides is None:
         return Formed(tensor.content, shape, tensor.dtype, None, MAYBE)
     if is_contiguous(shape, strides):
@@ -236,8 +246,22 @@ def contiguous(_table: Terms, a: Arguments) -> Formed:
 # Same shape, copied
 
 
+#: How many dimensions formats are for that are not for any number of them.
+_RANKS = {torch.channels_last: 4, torch.channels_last_3d: 5}
+
+
+def _check_format(memory_format: object, rank: int) -> None:
+    """Raises :class:`Undecidable` for what is no format of tensors of this rank."""
+    if not isinstance(memory_format, torch.memory_format):
+        raise Undecidable("arguments that the op does not take")
+    if _RANKS.get(memory_format, rank) != rank:
+        raise Impossible("a format of tensors with another number of dimensions")
+
+
 def _copied_strides(tensor: Tensor, memory_format: object) -> Shape | None:
     shape, strides = tensor.shape, tensor.meta.strides
+    if memory_format is not None and shape is not None:
+        _check_format(memory_format, len(shape))
     if shape is None or strides is None:
         return None
     if memory_format is torch.contiguous_format:

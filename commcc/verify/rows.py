@@ -32,6 +32,7 @@ from commcc.graph.ops.names import constants_of
 from commcc.graph.ops.row_wise import LINEAR_IN_ALL, LINEAR_IN_ONE, ROW_RULES, RowRule, is_elementwise, is_reduction
 from commcc.graph.ops.twins import functional
 from commcc.serialization.propagate import quiet
+from commcc.verify.arguments import bind
 from commcc.verify.attention import attended, is_attention
 from commcc.verify.clones import (
     CHOSEN,
@@ -54,7 +55,6 @@ from commcc.verify.clones import (
 )
 from commcc.verify.contents import adds_up, is_whole
 from commcc.verify.entangled import named
-from commcc.verify.terms import bind
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

@@ -11,11 +11,7 @@ is a source, or a layout term that says which elements of which sources follow o
 :mod:`commcc.verify.layout`). One table serves both graphs, so comparing values is comparing numbers.
 
 The result of a node is a :class:`Tensor`, a size (``int`` or ``Poly``), an :class:`Opaque` term, or a tuple of
-these. Arguments are bound by schema name, defaults filled in, so that they come out the same however they are given::
-
-    aten.sum.dim_IntList(x, [0])  ==  aten.sum.dim_IntList(self=x, dim=[0], keepdim=False)
-
-Limits: ops without a schema (higher-order ops, unknown ops) are bound by position and keyword as written.
+these. Arguments are bound by name (:mod:`commcc.verify.arguments`).
 """
 
 from __future__ import annotations
@@ -29,8 +25,9 @@ from torch import fx
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 from commcc.graph.index.waits import begun_elsewhere
-from commcc.graph.ops import OpaqueOp, argument_names, as_given, facts, op_name
+from commcc.graph.ops import OpaqueOp, facts, op_name
 from commcc.graph.ops.twins import functional
+from commcc.verify.arguments import signature_of
 from commcc.verify.sizes import Meta, Poly, Shape, Size, Undecidable, product
 
 if TYPE_CHECKING:
@@ -111,7 +108,7 @@ class Op:
         self.path = path_of(target)
         self.twin = path_of(functional(target)) if fact.writes else self.path
         self.fact = fact = replace(fact, wait=False, barrier=True, writes=fact.views) if fence else fact
-        self.signature = _signature(target)
+        self.signature = signature_of(target)
         unknown = fact.effect or fact.barrier
         effects = unknown or fact.host_sync or fact.assertion
         self.does = Summary(fact.random, effects, state=unknown, fence=fact.barrier)
@@ -126,15 +123,14 @@ class Terms:
     themselves, since results may depend on it. believed: strides that only a ``val`` says, by op and operands.
     judged: calls that :mod:`commcc.verify.annotations` looked at. same: contents of other normal forms that are one.
     summaries, signatures: what sub-graphs do, take and give, by term. subgraphs: their terms, by identity.
-    one_root: both graphs refer to the same objects, so that constants need not be looked into. group_sizes: what is
-    declared of groups; groups_before: those of BEFORE. in_flight: inputs that BEFORE waits for, as AFTER then must.
+    one_root: both graphs refer to the same objects, so that constants need not be looked into. group_sizes: what BEFORE
+    declares of the groups of both. in_flight: inputs that BEFORE waits for, as AFTER then must.
     """
 
     def __init__(self, *, one_root: bool = False, in_flight: frozenset[str] = frozenset()) -> None:
         self.one_root = one_root
         self.in_flight = in_flight
         self.group_sizes: dict[str, int | None] = {}
-        self.groups_before: frozenset[str] = frozenset()
         self._ids: dict[tuple[Any, ...], int] = {}
         self.keys: list[tuple[Any, ...]] = []
         self._numel: dict[int, Size] = {}
@@ -160,8 +156,8 @@ class Terms:
         """The terms of two graphs that are compared."""
         in_flight = frozenset(source.name for source in begun_elsewhere(before.graph.nodes).values())
         table = cls(one_root=before.root is after.root, in_flight=in_flight)
-        table.group_sizes = {name: group.size for program in (after, before) for name, group in program.groups.items()}
-        table.groups_before = frozenset(before.groups)
+        # A size that only AFTER declares is a claim, which may not turn a reduction of BEFORE into a copy.
+        table.group_sizes = {**dict.fromkeys(after.groups), **{name: g.size for name, g in before.groups.items()}}
         return table
 
     def as_declared(self, other: Terms) -> bool:
@@ -376,9 +372,6 @@ def all_tensors(value: Any) -> list[Tensor]:
 
 # Arguments
 
-_MISSING = object()
-#: Whole numbers up to here are the same as floats.
-_EXACT = 1 << 53
 _CONSTANTS = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 TARGETS = (OpOverload, OpOverloadPacket, HigherOrderOperator, OpaqueOp)
 
@@ -391,78 +384,6 @@ def path_of(target: Any) -> str:
     if isinstance(target, OpaqueOp):
         return target.qualified_name
     return op_name(target)
-
-
-class Signature(NamedTuple):
-    """The arguments of an op. required: how many there must be for no default to be missing. numbers: those in which a
-    whole number may be a float, with ``float`` or ``number``.
-    """
-
-    names: tuple[str, ...]
-    defaults: tuple[Any, ...]
-    required: int
-    numbers: tuple[tuple[str, str], ...]
-
-
-@lru_cache(maxsize=4096)
-def _signature(target: Any) -> Signature:
-    schema = getattr(target, "_schema", None)
-    if schema is None:
-        names = argument_names(target)
-        return Signature(names, (_MISSING,) * len(names), len(names), ())
-    numbers = {"float": "float", "Optional[float]": "float"}
-    if target.namespace == "aten":
-        numbers.update(dict.fromkeys(("number", "Optional[number]", "List[number]"), "number"))
-        # A number in place of a tensor takes part in promotion as a number only where PyTorch says so.
-        numbers.update({"Tensor": "number"} if torch.Tag.pointwise in target.tags else {})
-    defaults = tuple(a.default_value if a.has_default_value() else _MISSING for a in schema.arguments)
-    required = max((at + 1 for at, default in enumerate(defaults) if default is _MISSING), default=0)
-    kinds = ((a.name, numbers.get(str(a.type), "")) for a in schema.arguments)
-    named = tuple(a.name for a in schema.arguments)
-    return Signature(named, defaults, required, tuple((name, kind) for name, kind in kinds if kind))
-
-
-def bind(node: fx.Node, signature: Signature | None = None) -> dict[str, Any]:
-    """Arguments by name, in schema order; as they are given where there is no schema, or it does not fit.
-
-    Numbers that meet tensors of floats are floats: there, ``mul(x, 2)`` is ``mul(x, 2.0)``. Between integers it is not.
-    """
-    names, defaults, required, numbers = signature or _signature(node.target)
-    args, kwargs = node.args, node.kwargs
-    if len(args) > len(names) or (kwargs and not set(names).issuperset(kwargs)):
-        return as_given(node)
-    bound: dict[str, Any] = dict(zip(names, (*args, *defaults[len(args) :]), strict=True))
-    for name in names[len(args) :] if kwargs else ():
-        bound[name] = kwargs.get(name, bound[name])
-    if kwargs or len(args) < required:
-        bound = {name: value for name, value in bound.items() if value is not _MISSING}
-    for name, kind in numbers:
-        value = bound.get(name)
-        if type(value) in _WHOLE and (kind == "float" or _gives_floats(node)):
-            bound[name] = _as_float(value)
-    return bound
-
-
-_LISTS = (tuple, list, fx.immutable_collections.immutable_list)
-_WHOLE = frozenset({int, *_LISTS})
-LIKE = "like"  # in the metadata of nodes without ``val``: a tensor of their dtype
-
-
-def _as_float(value: Any) -> Any:
-    if isinstance(value, _LISTS):
-        return [_as_float(part) for part in value]
-    return float(value) if type(value) is int and -_EXACT <= value <= _EXACT else value
-
-
-def _gives_floats(node: fx.Node) -> bool:
-    """Whether an op computes floats whether the numbers among its arguments are whole or not."""
-    vals = [operand.meta.get("val", operand.meta.get(LIKE)) for operand in node.all_input_nodes]
-    tensors = [val for val in vals if isinstance(val, torch.Tensor)]
-    dtypes: list[Any] = [val.dtype for val in tensors] or [node.kwargs.get("dtype")]
-    floats = [isinstance(dtype, torch.dtype) and (dtype.is_floating_point or dtype.is_complex) for dtype in dtypes]
-    # Of lists, each tensor has a number of its own.
-    lists = any(isinstance(part, fx.Node) for given in node.args if isinstance(given, _LISTS) for part in given)
-    return (all(floats) and len(tensors) == len(vals)) if lists else any(floats)
 
 
 def key_of(table: Terms, value: Any) -> tuple[Any, ...]:

@@ -30,6 +30,7 @@ from commcc.graph.ops import Aliasing, aliasing, collective_of, only_computes, o
 from commcc.graph.ops.constants import ZEROS
 from commcc.graph.ops.counting import BY_LENGTH, bins_of, is_as_long, marked, spans_data
 from commcc.graph.ops.filled import counts_to, is_filled
+from commcc.verify.arguments import bind
 from commcc.verify.clones import (
     CHOSEN,
     EXACT,
@@ -57,7 +58,6 @@ from commcc.verify.clones import (
 from commcc.verify.contents import adds_up, is_whole
 from commcc.verify.pieces import Pieces, counts_experts, counts_up, listed
 from commcc.verify.rows import SEGMENTS
-from commcc.verify.terms import bind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping

@@ -15,7 +15,7 @@ whether it blocks or not; using one that nobody has waited for is an event (:mod
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,11 +25,12 @@ from commcc.base.errors import InputError
 from commcc.graph.ops import ALL, facts, is_getitem
 from commcc.serialization.fake_ops import Evaluator, UnknownValue
 from commcc.serialization.propagate import context_of, quiet
+from commcc.verify.arguments import bind, with_floats
 from commcc.verify.hidden import Hidden
 from commcc.verify.host import HostCopies
 from commcc.verify.memory import EARLY, Memory
 from commcc.verify.sizes import Meta, Size, Symbols, Undecidable, is_contiguous, mismatch, number, product, variable
-from commcc.verify.terms import Opaque, Tensor, Value, all_tensors, bind, key_of, path_of, tensors_in
+from commcc.verify.terms import Opaque, Tensor, Value, all_tensors, key_of, path_of, tensors_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -199,13 +200,14 @@ class State:
         operands = () if read else tuple(self.env[operand] for operand in node.all_input_nodes)
         read = read or any(self.memory.at(tensor.root).reshaped for tensor in all_tensors(operands))
         reader = node if read else None
-        bound = bind(node, self.table.op(node.target).signature)
+        signature = self.table.op(node.target).signature
+        bound = bind(node, signature)
         for name, value in bound.items():
             if type(value) not in _PLAIN:
                 self._name = name
                 bound[name] = self.resolve(value, reader)
         self._name = ""
-        return bound
+        return with_floats(node, bound, signature.numbers) if signature.numbers else bound
 
     def fresh(self, operand: fx.Node, reader: fx.Node) -> Value:
         """What a node's value is when another node reads it."""
@@ -254,9 +256,7 @@ class State:
         content = self.table.source((EARLY, tensor.content, early), numel, tensor.dtype)
         if doubt:
             self.table.undecided.setdefault(content, doubt)
-        return Tensor(
-            content, tensor.meta, tensor.root, tensor.stamp, tensor.base, tensor.via, tensor.may_copy, tensor.where
-        )
+        return replace(tensor, content=content)
 
     def _note_written(self, now: Tensor, tensor: Tensor, name: str) -> None:
         self.saw(now.content, name)

@@ -28,18 +28,16 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from commcc.graph.index.waits import waits_for_unknown
 from commcc.graph.ops import ALL, draws, facts, is_getitem
-from commcc.graph.ops.arithmetic import ON_SIZES
 from commcc.graph.ops.constants import COPIES
 from commcc.graph.ops.effects import CASTING
 from commcc.graph.ops.operands import called, handed_group
-from commcc.graph.ops.sizes import EXTENTS
 from commcc.graph.ops.views import GATHERING
 from commcc.graph.program import is_plain
 from commcc.serialization.attributes import content_hash, find, surroundings_hash
 from commcc.serialization.fake_ops import UnknownValue
 from commcc.verify.annotations import check_allocation, hold_against, hold_element_against
 from commcc.verify.entangled import WHY, entangled, lazily, named, peculiarities
-from commcc.verify.explained import Explainer, settled
+from commcc.verify.explained import Explainer
 from commcc.verify.hidden import opaque_in
 from commcc.verify.host import copies_across
 from commcc.verify.launches import launch, wait
@@ -165,15 +163,14 @@ class Tracer(Explainer):
         if fact.launch is not None and fact.launch.asynchronous:
             return launch(self, node, fact.launch, self.groups)
         arguments = self.arguments(node, read=fact.reads)
-        size = self.arithmetic(node, path, arguments) if path in ON_SIZES or path in EXTENTS else None
-        if size is not None:
-            return size
-        known = settled(self.table, path, arguments) if self.fixed else None
+        known = self.arithmetic(node, path, arguments)
         if known is not None:
             return known
         why, fills = "", fact.name in COPIES
         if fills or regroups(twin):
             try:
+                if not op.signature.takes(arguments):
+                    raise Undecidable("arguments that the op does not take")
                 if fills:
                     return self.filled(node, path, arguments)
                 if lazily(self, node, all_tensors(arguments)):

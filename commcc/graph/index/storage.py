@@ -84,7 +84,7 @@ def _shared(
 ) -> tuple[int, ...] | None:
     """Storages of a view or in-place result; None when the result is new."""
     if ops.is_getitem(node.target):
-        source, which = node.args[0], node.args[1]
+        source, which = (*node.args, None, None)[:2]
         held = storages[number[source]] if isinstance(source, fx.Node) else ()
         known = isinstance(source, fx.Node) and number[source] not in mixed
         if known and isinstance(which, int) and -len(held) <= which < len(held):

@@ -62,6 +62,23 @@ def plain_name(function: Any) -> str | None:
     return _names().get(id(function))
 
 
+def takes_call(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Whether Python calls one of these functions with so many arguments, and these names, at all."""
+    signature = _signature(function)
+    try:
+        return signature is None or bool(signature.bind(*args, **kwargs))
+    except TypeError:
+        return False
+
+
+@lru_cache(maxsize=256)
+def _signature(function: Any) -> inspect.Signature | None:
+    try:
+        return inspect.signature(function)
+    except ValueError:  # as of max
+        return None
+
+
 @lru_cache(maxsize=1)
 def transform_functions() -> Mapping[str, Callable[..., Any]]:
     """By printed name; empty where this version of PyTorch has none."""

@@ -81,7 +81,12 @@ WRITES: dict[str, tuple[str, ...]] = {
     "inductor.accumulate_grad_": ("variable", "variable_grad"),
 }
 #: Ops that draw random numbers, or reserve some, and have no tag that says so.
-RANDOM = frozenset({"prims.inductor_randint", "prims.inductor_random", "inductor_prims.inductor_reserve_rng_state"})
+RANDOM = frozenset(
+    {
+        *("prims.inductor_randint", "prims.inductor_random", "inductor_prims.inductor_reserve_rng_state"),
+        *("aten.quantized_gru", "aten.quantized_lstm"),  # in training, if they drop anything
+    }
+)
 #: Ops after which one argument is in the storage of another.
 JOINS: dict[str, tuple[str, str]] = {
     "aten.set_": ("self", "source"),

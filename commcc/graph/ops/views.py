@@ -50,6 +50,8 @@ class Regrouping(Enum):
     FLATTEN = auto()
     UNSQUEEZE = auto()
     SQUEEZE = auto()
+    SQUEEZE_DIM = auto()
+    SQUEEZE_DIMS = auto()
     ALIAS = auto()
     CONTIGUOUS = auto()
     CLONE = auto()
@@ -64,6 +66,7 @@ class Regrouping(Enum):
     NARROW_OP = auto()
     SELECT = auto()
     SPLIT = auto()
+    SPLIT_SIZES = auto()
     SPLIT_WITH_SIZES = auto()
     CHUNK = auto()
     UNBIND = auto()
@@ -81,8 +84,8 @@ REGROUPING: dict[str, Regrouping] = {
     "aten.flatten.using_ints": Regrouping.FLATTEN,
     "aten.unsqueeze.default": Regrouping.UNSQUEEZE,
     "aten.squeeze.default": Regrouping.SQUEEZE,
-    "aten.squeeze.dim": Regrouping.SQUEEZE,
-    "aten.squeeze.dims": Regrouping.SQUEEZE,
+    "aten.squeeze.dim": Regrouping.SQUEEZE_DIM,
+    "aten.squeeze.dims": Regrouping.SQUEEZE_DIMS,
     "aten.alias.default": Regrouping.ALIAS,
     "aten.detach.default": Regrouping.ALIAS,
     "aten.lift.default": Regrouping.ALIAS,
@@ -100,7 +103,7 @@ REGROUPING: dict[str, Regrouping] = {
     "aten.narrow.default": Regrouping.NARROW_OP,
     "aten.select.int": Regrouping.SELECT,
     "aten.split.Tensor": Regrouping.SPLIT,
-    "aten.split.sizes": Regrouping.SPLIT,
+    "aten.split.sizes": Regrouping.SPLIT_SIZES,
     "aten.split_with_sizes.default": Regrouping.SPLIT_WITH_SIZES,
     "aten.unsafe_split.Tensor": Regrouping.SPLIT,
     "aten.unsafe_split_with_sizes.default": Regrouping.SPLIT_WITH_SIZES,

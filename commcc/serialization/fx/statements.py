@@ -35,7 +35,7 @@ from commcc.base.errors import InputError, located
 from commcc.serialization.fx.commcc_comments import load_object
 from commcc.serialization.fx.source import check_runs, expression_tree
 from commcc.serialization.fx.values import Values, dotted
-from commcc.serialization.targets import resolve
+from commcc.serialization.targets import check_call, resolve
 
 if TYPE_CHECKING:
     from commcc.serialization.fx.source import Line
@@ -208,6 +208,7 @@ class Nodes:
         # Arguments are read last, so that an op that is not one is what the message is about.
         target = resolve(path)
         args, kwargs = self.values.call_arguments(tree)
+        check_call(target, args, kwargs)
         if text.startswith(f"{path}(") and text.endswith(")"):
             self._remember(text, tree, args, kwargs)
         return self._create("call_function", name, target, args, kwargs)

@@ -20,6 +20,7 @@ from torch import fx
 
 from commcc.serialization.attributes import find, put, sub_graph
 from commcc.serialization.metadata import NO_VAL
+from commcc.serialization.targets import check_call
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,6 +72,7 @@ def build(spec: GraphSpec) -> tuple[fx.Graph, torch.nn.Module]:
     for node in spec.nodes:
         args = tuple([_to_fx(arg, nodes) for arg in node.args])
         kwargs = {key: _to_fx(value, nodes) for key, value in node.kwargs.items()}
+        check_call(node.target, args, kwargs)
         created = graph.create_node(node.op, node.target, args, kwargs, node.name)
         if created.name != node.name:  # FX renames what hides a Python built-in
             created.name = node.name
