@@ -15,11 +15,14 @@ from commcc.cli.main import run
 from commcc.graph.ops import op_name
 from commcc.graph.program import ProcessGroup, Program
 from commcc.graph.regions import obstacle, region_of
+from commcc.lint.registry import BY_ID
+from commcc.lint.types import Subject
 from commcc.passes.base import PlanContext
 from commcc.passes.inline import Inline
 from commcc.passes.options import parse_pipeline
 from commcc.plan import Inlining
 from commcc.serialization import load, save
+from commcc.timing.snapshot import take
 from commcc.verify import verify
 from tests.verify_graphs import WORLD, Graph, aten, c10d
 
@@ -365,3 +368,16 @@ def test_graphs_that_cannot_run_are_reported():
     calls[0].prepend(calls[1])
     verdict = verify(late, inlined(layers(2)))
     assert (verdict.status, {finding.rule for finding in verdict.findings}) == ("different", {"order"})
+
+
+@pytest.mark.parametrize(("body", "said"), [(None, 3), ("quiet", 0), ("constant", 0)])
+def test_lint_names_what_inline_takes_apart(body, said):
+    program = layers(body=quiet() if body == "quiet" else None, constant=body == "constant")
+    rule = BY_ID["collective-in-region"]
+    found = list(rule.check(Subject("g", program, take(program, None, {})), rule.options()))
+    assert [finding.measured for finding in found] == [said] * bool(said)
+    if found:
+        assert found[0].text.startswith("3 collectives in 3 calls of regions")
+        assert rule.fix(rule.options()) == "inline"
+        after = inlined(program)
+        assert not list(rule.check(Subject("g", after, take(after, None, {})), rule.options()))

@@ -14,7 +14,7 @@ from commcc.graph.modules import syntax_problems
 from commcc.lint.options import NoOptions, figure
 from commcc.lint.quantities import BYTES, COUNT, show
 from commcc.lint.types import Finding, Rule, Severity
-from commcc.plan import Removal
+from commcc.plan import Inlining, Removal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -145,6 +145,25 @@ def doubled_waits(subject: Subject, _options: NoOptions) -> Iterator[Finding]:
         )
 
 
+def collectives_in_regions(subject: Subject, _options: NoOptions) -> Iterator[Finding]:
+    """All calls of regions that communicate and that the pass ``inline`` takes apart, as one finding."""
+    from commcc.passes.base import PlanContext
+    from commcc.passes.inline import Inline
+
+    rewrite = Inline().plan(PlanContext(subject.program, subject.index, subject.ident)).rewrite
+    calls = rewrite.calls if isinstance(rewrite, Inlining) else ()
+    launches = sum(sum(subject.index.inside[call].kinds.values()) for call in calls if call in subject.index.inside)
+    if launches:
+        yield Finding(
+            f"{plural(launches, 'collective')} in {plural(len(calls), 'call')} of regions that are compiled once: "
+            "nothing outside of a call hides them",
+            subject.spots(*calls[:_NAMED]),
+            measured=launches,
+            limit=0,
+            remedy="commcc inline puts their nodes in the place of the calls",
+        )
+
+
 def dead_nodes(subject: Subject, _options: NoOptions) -> Iterator[Finding]:
     """All nodes that nothing needs, as one finding; launches among them are named first."""
     index = subject.index
@@ -265,6 +284,16 @@ WASTE = (
         "Neither an output nor a write, random numbers, an assert or a host sync needs them. PyTorch's own "
         "compiler drops most of them later; until then they take part in every figure.",
         fix=lambda _: "cleanup{metadata=keep}",
+    ),
+    Rule(
+        "collective-in-region",
+        Severity.WARNING,
+        collectives_in_regions,
+        NoOptions,
+        "collectives in regions that are compiled once",
+        "A region of nested_compile_region is a sub-graph, and a collective in it begins and ends within each call. "
+        "Merging and ordering leave calls as they are. Calls that have to stay are not reported.",
+        fix=lambda _: "inline",
     ),
     Rule(
         "wait-after-launch",
