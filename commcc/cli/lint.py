@@ -228,8 +228,8 @@ command = click.Command(
             ["--fix"],
             type=FILE,
             metavar="DIR",
-            help="Mend what a pass can mend (dedup, cleanup, inline), and write the graphs that are proved to be the same "
-            "program to DIR; the report is of the result.",
+            help="Mend what a pass can mend (dedup, cleanup, inline), and write the graphs that are proved to be the "
+            "same program to DIR; the report is of the result.",
         ),
         click.Option(["--fix-in-place"], is_flag=True, help="The same; the graphs take the place of what was read."),
         page_option("Write the findings, graphs and rules as one self-contained page; .html."),
