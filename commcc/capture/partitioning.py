@@ -54,7 +54,7 @@ def in_inductor() -> Iterator[None]:
 
 def _draws(gm: fx.GraphModule) -> bool:
     """Whether an op draws random numbers; attention without dropout is only marked so."""
-    return any(map(draws, gm.graph.find_nodes(op="call_function")))
+    return any(isinstance(node.target, torch._ops.OpOverload) and draws(node) for node in gm.graph.nodes)
 
 
 def _numbers_last(forward: fx.GraphModule, backward: fx.GraphModule, outputs: int) -> None:

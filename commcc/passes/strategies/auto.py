@@ -13,9 +13,8 @@ simulated. A bucketing is a cap on the bytes of a bucket for every key (kind, gr
 4. from the best of these, key by key, the keys whose collectives take longest first: no merging, buckets
    by block, then larger and smaller caps than the present one, among them enough for two of the largest
    members and for all, until no key gains or ``effort`` bucketings have been tried;
-5. all so far has copies; where these and launches fill the compute stream, the same again without them (form
-   ``coalesced``) from the best of these, with as much effort: in each bucket what takes less, no copies where nothing
-   was merged, no copies at all, either form for each key;
+5. where copies and launches fill the compute stream, the same again without copies (form ``coalesced``): in each bucket
+   what takes less, no copies where nothing was merged, no copies at all, either form for each key;
 6. other, unequal sizes along the step for the buckets of the busiest stream (:mod:`commcc.passes.strategies.uneven`):
    up to twice ``effort`` of them, or 16 times where compute fills less than 97 % of the step. Where that stream is idle
    for more than a quarter of the step none, or ``effort`` of them, and the others if these gain something. Then four
@@ -102,8 +101,8 @@ _SPARE = 2
 #: Quarters of the buckets, in graph order, that keep one cast for all while the others are cast first.
 _WITHOUT = (0, 2, 3)
 #: Bucketings whose first schedules are longer than those of no merging, or of the best one in another form, by at most
-#: this share may still win.
-_NEAR = 5
+#: _NEAR may still win; and so may no merging, which auto must not be worse than, where moves may bring it within _LEFT.
+_NEAR, _LEFT = 5, 40
 
 
 @dataclass(frozen=True)
@@ -124,8 +123,7 @@ class AutoReport(Record):
 class Tried:
     """One bucketing. choice: by key. over: bytes above the memory budget. run: most compute between reduce-scatters.
 
-    One whose lower bound is above the best step is not scheduled; the bound is its step then. One
-    that would make the graph cyclic never ends.
+    One whose lower bound is above the best step is not scheduled, and has that as its step; a cyclic one never ends.
     """
 
     choice: Choice
@@ -367,7 +365,8 @@ class Search:
         problem = self.unmerged
         if tried.buckets:
             problem = Problem(*merge(self.index, self.model, Merging(tried.buckets)))
-        hopeless = None if best is None or best.over else best.step_ns * (1000 + 2 * GAIN) // 1000
+        margin = 2 * GAIN if tried.buckets else _LEFT
+        hopeless = None if best is None or best.over else best.step_ns * (1000 + margin) // 1000
         return self.result(tried, search_once(problem, self.limits, Reorder().effort, hopeless))
 
     def _climb(self, best: Tried, place: int, forms: Sequence[str]) -> Tried:
