@@ -12,6 +12,7 @@ from torch import fx
 from commcc.apply import apply_plan
 from commcc.base.errors import GraphError, InternalError
 from commcc.cli.main import run
+from commcc.graph.index.modules import module_path
 from commcc.graph.ops import op_name
 from commcc.graph.program import ProcessGroup, Program
 from commcc.graph.regions import obstacle, region_of
@@ -381,3 +382,42 @@ def test_lint_names_what_inline_takes_apart(body, said):
         assert rule.fix(rule.options()) == "inline"
         after = inlined(program)
         assert not list(rule.check(Subject("g", after, take(after, None, {})), rule.options()))
+
+
+def stack(*names):
+    """As Dynamo writes it: modules from the outermost on, with their classes."""
+    paths = [f"L['s'].{'.'.join(names[: depth + 1])}" for depth in range(len(names))]
+    return {path: [path, f"Class{depth}"] for depth, path in enumerate(paths)}
+
+
+@pytest.mark.parametrize(
+    ("calls", "modules"),
+    [
+        (("blocks.1", "blocks.2"), ["blocks.1.up", "blocks.2.up"]),
+        # of another class, at another depth, and nothing said: what is inside is not known
+        (("other", "blocks.2"), ["other", "blocks.2.up"]),
+        (("blocks.1.down", "blocks.2"), ["blocks.1.down", "blocks.2.up"]),
+        ((None, "blocks.2"), [None, "blocks.2.up"]),
+    ],
+)
+@pytest.mark.parametrize("key", ["nn_module_stack", "fwd_nn_module_stack"])
+def test_nodes_are_in_the_module_of_their_call(calls, modules, key):
+    """The region's own nodes say the module of the call that was traced first."""
+    body = layer()
+    for node in body.graph.nodes:
+        node.meta["nn_module_stack"] = stack("blocks", "1", "up")
+        node.meta["custom"] = {"module_fqn": "blocks.1.up", "other": 1}
+    program = layers(2, body)
+    for node, where in zip((n for n in program.graph.nodes if n.target is invoke), calls, strict=True):
+        if where == "other":
+            node.meta[key] = {"L['s'].other": ["L['s'].other", "Class7"]}
+        elif where is not None:
+            node.meta[key] = stack(*where.split("."))
+            if where.endswith("down"):
+                node.meta[key] = {name: [path, f"Down{at}"] for name, (path, at) in node.meta[key].items()}
+    after = inlined(program)
+    launches = [n for n in after.graph.nodes if "all_gather" in str(n.target)]
+    assert [module_path(node.meta) for node in launches] == modules
+    assert all(node.meta["custom"]["other"] == 1 for node in launches)
+    assert "module_fqn" in next(iter(body.graph.nodes)).meta["custom"]
+    assert verify(program, after).status == "proved"

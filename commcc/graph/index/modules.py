@@ -29,12 +29,16 @@ def clean_path(path: str) -> str:
     return (_WRAPPED.sub("", path) if "__closure__" in path else path).strip(".")
 
 
+#: Where a node says in which modules it is, the outermost first.
+MODULE, MODULE_STACKS = "module_fqn", ("nn_module_stack", "fwd_nn_module_stack")
+
+
 def module_path(meta: Mapping[str, Any]) -> str | None:
     """The innermost module of a node, None when nothing tells it or it is the root."""
     custom = meta.get("custom")
-    if isinstance(custom, dict) and isinstance(custom.get("module_fqn"), str):
-        return clean_path(custom["module_fqn"]) or None
-    for key in ("nn_module_stack", "fwd_nn_module_stack"):
+    if isinstance(custom, dict) and isinstance(custom.get(MODULE), str):
+        return clean_path(custom[MODULE]) or None
+    for key in MODULE_STACKS:
         stack = meta.get(key)
         if isinstance(stack, dict) and stack:
             last = next(reversed(stack.values()))
