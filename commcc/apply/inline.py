@@ -76,7 +76,7 @@ def _stack(inner: Mapping[str, Any], outer: Mapping[str, Any]) -> tuple[dict[str
     A region has the modules of the call that was traced first: as many, and of the same classes. Where that is not so,
     nothing is known of what is below.
     """
-    entries, mine = list(inner.items()), next(reversed(outer.values()))
+    entries, mine = list(inner.items()), list(outer.values())[-1]
     rows = [entry for _, entry in entries[len(outer) - 1 :]]
     if not rows or not all(isinstance(row, (tuple, list)) and len(row) == 2 for row in (*rows, mine)):
         return dict(outer), None
