@@ -134,10 +134,12 @@ class _Inlining:
         """The nodes of a region; what stands for its results. place: metadata of the call."""
         operands = fx.node.map_arg(region.operands, env.__getitem__)
         inner: dict[fx.Node, Any] = dict(zip(region.inputs, operands, strict=True))
-        calls = {node: found for node in region.body.graph.nodes if (found := region_of(node, region.body)) is not None}
         self.depth += 1
-        near = self.depth <= DEEPEST
-        calls = {node: found for node, found in calls.items() if near and obstacle(node, found) is None}
+        calls: dict[fx.Node, Region] = {}
+        for node in region.body.graph.nodes if self.depth <= DEEPEST else ():
+            found = region_of(node, region.body)
+            if found is not None and obstacle(node, found) is None:
+                calls[node] = found
         self.copy(region.body.graph, inner, calls, f"{within}{call.name}_", place)
         self.depth -= 1
         results = region.results

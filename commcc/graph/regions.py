@@ -12,7 +12,6 @@ What a call computes is what its sub-graph computes of the operands, so its node
 from __future__ import annotations
 
 import operator
-import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -21,12 +20,12 @@ from torch import fx
 from commcc.base.reasons import Reason
 from commcc.graph.ops import op_name
 from commcc.graph.program import attribute
+from commcc.graph.structure import SYMBOL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 CALL = "higher_order.invoke_subgraph"
-_SYMBOL = re.compile(r"\b[a-z]+\d+\b")
 _UNKNOWN = object()
 _SCALARS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
@@ -120,4 +119,4 @@ def _symbols(nodes: Any) -> Iterator[str]:
         arguments: list[Any] = []
         fx.node.map_aggregate((node.args, node.kwargs), arguments.append)
         for text in _sizes([node.meta.get("val"), *arguments]):
-            yield from _SYMBOL.findall(text)
+            yield from SYMBOL.findall(text)

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 #: A graph is captured for a GPU where there is none, and tried out on the CPU.
 _DEVICE = re.compile(r"device\(type='\w+'(, index=\d+)?\)")
-_SYMBOL = re.compile(r"\b[a-z]+\d+\b")
+#: A symbol in a size, as PyTorch writes it.
+SYMBOL = re.compile(r"\b[a-z]+\d+\b")
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ def _lines(graph: fx.Graph, root: torch.nn.Module, groups: dict[str, str], symbo
         values = fx.node.map_aggregate(node.meta.get("val"), symbols.told)
         body = _body(node, root, groups, symbols)
         # Messages of assertions name sizes too.
-        given = _SYMBOL.sub(symbols.renamed, f"{args} {sorted(kwargs.items())}")
+        given = SYMBOL.sub(symbols.renamed, f"{args} {sorted(kwargs.items())}")
         text = f"{target}.{overload} {given} {values} {body}\n"
         yield _DEVICE.sub("device", text).encode()
 
