@@ -42,6 +42,17 @@ def longest_tails(problem: Problem) -> list[int]:
     return tails
 
 
+def compute_to_launches(problem: Problem, base: Sequence[int]) -> list[int]:
+    """What compute takes up to the next launch that each node leads to, itself included; without end where none is."""
+    launches, users = problem.index.launches, users_of(problem.preds)
+    ahead = [1 << 50] * len(base)
+    for node in reversed(base):
+        launched = node in launches and launches[node].waits
+        least = min((ahead[user] for user in users[node]), default=1 << 50)
+        ahead[node] = 0 if launched else problem.stream_ns[node] + least
+    return ahead
+
+
 class _Walk:
     """State of one schedule. ``front``: position in the base order of its first node that has not run."""
 
@@ -53,9 +64,10 @@ class _Walk:
             self.position[node] = position
         self.curve = LiveCurve(problem.memory, base, limits.budget)
         self.policy = policy
-        own, tails = policy.own_permille, longest_tails(problem)
+        own, put_off = policy.own_permille, policy.launch_permille
+        facts = zip(longest_tails(problem), compute_to_launches(problem, base), problem.stream_ns, strict=True)
         self.latest = [
-            policy.target_ns - tail - ns * own // 1000 for tail, ns in zip(tails, problem.stream_ns, strict=True)
+            policy.target_ns - tail - ns * own // 1000 + min(ahead, tail) * put_off // 1000 for tail, ahead, ns in facts
         ]
         self.progress = [0, *accumulate(problem.stream_ns[node] for node in base)]
         self.opens = windows(problem, base, self.position, limits.prefetch)

@@ -56,6 +56,7 @@ RUNS = st.sampled_from((-1, 0, 1, 2, 4))
 #: What launches ahead of their place leave of the budget, in permille.
 SPARE = st.sampled_from((0, 0, 10, 100, 1000))
 QUEUE = st.sampled_from((-1, 0, 1000, 3000))
+PUT_OFF = st.sampled_from((0, 500, 2000, 20_000))
 EFFORT = st.integers(1, 14)
 POLICIES = st.builds(
     lambda share, lead: (share, lead), st.sampled_from((500, 900, 1000)), st.sampled_from((1000, 8000))
@@ -316,7 +317,7 @@ def test_compute_between_launch_and_wait(seed, more, flights, prefetch, effort):
 
 
 @MANY
-@given(SEEDS, st.tuples(POLICIES, OWN, RUNS, SPARE, QUEUE), MORE, FLIGHTS, PREFETCH, st.booleans())
+@given(SEEDS, st.tuples(POLICIES, OWN, RUNS, SPARE, QUEUE, PUT_OFF), MORE, FLIGHTS, PREFETCH, st.booleans())
 def test_kernels_and_plain_python_make_the_same(seed, policy, more, flights, prefetch, other):
     policy = (*policy[0], *policy[1:3], 2, *policy[3:])
     problem = problem_of(seed)
@@ -407,10 +408,36 @@ def test_long_runs_are_cut_where_gradients_wait(name):
     problem = Problem(index, load_model("h100").price(index))
     runs = []
     for most in (-1, 4):
-        policy = Policy(problem.bound // 2, 1000, 0, most)
+        policy = Policy(problem.bound // 2, 1000, 0, most, launch_permille=0)
         runs.append(judge(problem.graph, schedule(problem, range(len(index)), policy, Limits())).longest_run)
     assert runs[0] > 20
     assert runs[1] <= 8
+
+
+@pytest.mark.parametrize("short", [5, 10])
+def test_chains_that_do_not_need_each_other_take_turns(short):
+    """Of two micro-batches with sequence parallelism each layer is a long and a short stretch of compute, each with a
+    reduce behind it. In step, both chains would wait for the one behind the short stretch.
+    """
+    build, layers, chains = GraphBuilder(), 20, 2
+    rows = [build.placeholder(f"x{chain}", (8, 8)) for chain in range(chains)]
+    ns = {}
+    for chain, stretch in layers * [(chain, stretch) for chain in range(chains) for stretch in (100, short)]:
+        for _part in range(4):
+            rows[chain] = build.call(aten.mm.default, rows[chain], rows[chain])
+            ns[rows[chain].name] = stretch
+        rows[chain] = build.reduce(rows[chain], "tp")
+    index = build_index(build.program(rows, {"tp": 2}))
+    costs = [ns.get(name, 0) for name in index.names]
+    for launch in index.launches:
+        costs[launch] = 150
+    costs = Costs("made", "0", (), tuple(costs), (-1,) * len(costs), {}, {}, 1, 1000, {})
+    problem, steps = Problem(index, costs), {}
+    for put_off in (0, 2000):
+        policy = Policy(problem.bound // 2, 1000, launch_permille=put_off)
+        steps[put_off] = judge(problem.graph, schedule(problem, range(len(index)), policy, Limits())).step_ns
+    assert steps[2000] * 1000 <= problem.bound * 1020
+    assert steps[0] * 1000 >= problem.bound * 1030
 
 
 @pytest.mark.parametrize(("layers", "gather", "scatter", "reduce"), [(100, 30, 50, 110), (150, 40, 60, 110)])

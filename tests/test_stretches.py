@@ -102,13 +102,20 @@ def test_a_large_graph_is_improved_within_its_limits(monkeypatch):
 def test_rounds_end_where_several_gain_next_to_nothing_unless_they_are_patient(monkeypatch):
     index, costs = scheduled_graph(5)
     problem = Problem(index, costs)
-    made = []
-    monkeypatch.setattr(stretches, "improve_stretches", lambda *_: made.append(1))
-    own = np.arange(len(index))
-    stretches.improved_in_rounds(problem, Limits(), own, 20)
-    assert len(made) == stretches._ROUNDS
+    made, own, gains = [], np.arange(len(index)), {2}
+
+    def improve(_graph, moves, *_):
+        made.append(1)
+        moves.state[0].step -= len(made) in gains
+
+    monkeypatch.setattr(stretches, "improve_stretches", improve)
+    for gained, rounds in (((2,), 2 + 6), ((3, 5), 5 + 6), ((), 3), ((4,), 3)):
+        gains = set(gained)
+        stretches.improved_in_rounds(problem, Limits(), own, 20)
+        assert len(made) == rounds, "nothing in the last six rounds, or in the first three"
+        made.clear()
     stretches.improved_in_rounds(problem, Limits(), own, 20, patient=True)
-    assert len(made) == stretches._ROUNDS + 20
+    assert len(made) == 20
 
 
 def test_large_graphs_are_improved_where_they_are_not_close_to_the_bound(monkeypatch):

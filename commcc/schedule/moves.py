@@ -56,16 +56,21 @@ STATE = (
     *("best_over", "best_step", "best_run", "best_excess"),
     *("first", "budget", "in_flight", "prefetch", "stalls", "most_run", "lower", "margin", "near", "begin", "end"),
 )
+#: A stall is looked for in sums of so many places first.
+BLOCK = 64
 #: The margin at first: at most this, and no more than so much for each trial that a node has, in permille.
 _MARGIN, _MARGIN_PER_TRIAL = 200, 2
 
 
 class Moves(NamedTuple):
-    """See :data:`PLACE`, :data:`NODE`, :data:`STATE`; state is a single record."""
+    """See :data:`PLACE`, :data:`NODE`, :data:`STATE`; state is a single record. stalls: those of the order so far, the
+    sum of each :data:`BLOCK` places.
+    """
 
     places: Records
     nodes: Records
     state: Records
+    stalls: Ints
     order: Ints
     scratch: Scratch
 
@@ -73,7 +78,8 @@ class Moves(NamedTuple):
     def of(cls, problem: Problem, limits: Limits, order: Ints) -> Moves:
         """Those of an order; nothing is measured yet."""
         graph, count = problem.graph, len(order)
-        moves = cls(records(count, PLACE), records(count, NODE), records(1, STATE), order.copy(), Scratch.of(graph))
+        known = records(count, PLACE), records(count, NODE), records(1, STATE), np.zeros(count // BLOCK + 1, np.int64)
+        moves = cls(*known, order.copy(), Scratch.of(graph))
         moves.places.node[:] = moves.places.kept[:] = moves.places.best[:] = order
         state = moves.state[0]
         state.random, (state.budget, state.in_flight, state.prefetch) = 1, problem.bounds(limits)
@@ -203,8 +209,11 @@ def _first_move(graph: Graph, moves: Moves, placed: int) -> None:
     if not state.stalls or drawn(moves, 4) >= 2 + state.near:
         _move(graph, moves, place, drawn(moves, 2), count)
         return
-    left = drawn(moves, 1 << 20) * state.stalls >> 20
-    place = state.first
+    left, block = drawn(moves, 1 << 20) * state.stalls >> 20, 0
+    while block < len(moves.stalls) - 1 and left >= moves.stalls[block]:
+        left -= moves.stalls[block]
+        block += 1
+    place = min(count - 2, max(state.first, block * BLOCK))
     while place < count - 2 and left >= places[place].stall:
         left -= places[place].stall
         place += 1
@@ -383,6 +392,8 @@ def keep(graph: Graph, moves: Moves) -> None:
     state.excess = state.new_excess
     now = state.stalls = 0
     end = moves.scratch.end
+    for block in range(len(moves.stalls)):
+        moves.stalls[block] = 0
     for place in range(len(places)):
         node = places[place].node
         facts = graph.nodes[node]
@@ -392,4 +403,5 @@ def keep(graph: Graph, moves: Moves) -> None:
             now = max(now, end[facts.waited])
         else:
             now += facts.compute_ns
+        moves.stalls[place // BLOCK] += places[place].stall
         state.stalls += places[place].stall

@@ -8,7 +8,9 @@ The clock is that of the simulator without slow-down. At every step it takes the
    behind it) of the point of the base order where it is needed. Preparation of its input goes along. Where
    ``Policy.queue`` says so, it does not queue up behind others for longer than so many times its duration;
 2. a node whose latest end has come: ``Policy.target_ns`` minus the longest path behind it. The earliest
-   goes first, as in Schrage's schedule of one machine with tails. ``Policy.own`` counts its own time in;
+   goes first, as in Schrage's schedule of one machine with tails. ``Policy.own`` counts its own time in.
+   ``Policy.launch`` puts it off by some of the compute that has to run before the next launch that it leads to: what
+   soon launches a collective goes first, and the compute of other chains hides that;
 3. the first node in base order that can run now, results of collectives that have arrived included,
    unless it would hold up what waits for the next collective for longer than a stall takes;
 4. nothing can run: the compute stream stalls until the next awaited collective arrives.
@@ -58,6 +60,8 @@ class Policy:
     it, and compute wait for reductions to free some, while the stream has nothing to do. queue_permille: how much of
     its own duration a launch of rule 1 may have to wait on its stream, -1 for any: where many gathers wait there, what
     becomes ready in the meantime has to wait for all, as a reduce-scatter whose result another stream reduces.
+    launch_permille: see rule 2; how much of the compute up to the next launch counts. With 0, chains that do not need
+    each other, as those of two micro-batches, run in step and wait for their collectives at the same time.
     """
 
     target_ns: int
@@ -67,6 +71,7 @@ class Policy:
     bring: int = 2
     spare_permille: int = 0
     queue_permille: int = -1
+    launch_permille: int = 2000
 
 
 def schedule(
@@ -85,6 +90,7 @@ def schedule(
         "bring": policy.bring,
         "queue_permille": policy.queue_permille,
         "spare": max(0, bounds[0]) * policy.spare_permille // 1000,
+        "launch_permille": policy.launch_permille,
         "until": -1 if until is None else until,
     }
     walk = walk_along(problem.graph, np.asarray(base, np.int64), bounds, aims)

@@ -9,8 +9,9 @@ more effort is never worse. They come in rounds. In a round, in turn
 * from the best order of the round, the setting that did best of those not yet used on it. An order that is
   better becomes the next base.
 
-In one setting launches ahead of their place leave a little of the memory budget to compute, in another one their
-streams to what becomes ready later. Where copies could go along with launches, as what puts the members of a bucket
+In most settings what soon leads to a launch goes first; a few differ in how much that counts. In one setting launches
+ahead of their place leave a little of the memory budget to compute, in another one their streams to what becomes ready
+later. Where copies could go along with launches, as what puts the members of a bucket
 together, one leaves them where they are: what is launched early takes memory.
 
 Schedules are made of units (:mod:`commcc.schedule.folding`), which stand for one or more nodes. One that is sure to
@@ -22,10 +23,10 @@ launches closer to their waits.
 Where the best step is then more than 0.5 % above the bound, what planners of buckets compare graphs by
 (:mod:`commcc.schedule.first_looks`) is made too, of units and, where the graph has merged collectives, of nodes, as the
 step that they expect is to be kept. Where the best order is at the edge of the budget and more than 1 % above the
-bound, rounds are made under the others of these limits and with launches closer still; where the best step is more than
-0.5 % above it, one that aims at the step that was reached: what need not be early then takes no memory early. Last,
-under the first of these two conditions, come rounds with a little less memory, for as long as each gains: the scheduler
-hoists what fits first, and what it could not hoist later may have gained more.
+bound, rounds are made under the others of these limits and with launches closer still; on graphs of fewer than 3000
+nodes, where the best step is more than 0.5 % above it, one that aims at the step that was reached: what need not be
+early then takes no memory early. Last, under the first of these two conditions, come rounds with a little less memory,
+for as long as each gains: the scheduler hoists what fits first, and what it could not hoist later may have gained more.
 
 An order that needs less memory above the budget wins, then the shorter simulated step: that of the graph that comes
 out, in which others may pay for fused chains. Steps are compared to 0.1 % of the lower bound; among equal ones the
@@ -38,13 +39,15 @@ that go far ahead take the turn of reduce-scatters. Runs of compute that are lef
 the step longer (:mod:`commcc.schedule.runs`), and compute moves from the longest runs to others
 (:mod:`commcc.schedule.evened`). Last, nodes are moved together with what they need or what needs them, at random, as
 far as that helps (:mod:`commcc.schedule.moves`): on graphs of fewer than 3000 nodes in all orders that were best, so
-that more effort stays no worse; on larger ones, where it is more than 0.1 % above the bound, in the best one
-(:mod:`commcc.schedule.stretches`), until six rounds of 500 trials together gain less than 0.05 %.
+that more effort stays no worse, by moves anywhere and then by moves that each change a stretch
+(:mod:`commcc.schedule.stretches`); on larger ones, where it is more than 0.1 % above the bound, by the latter in the
+best one. These end where six rounds of 500 trials together gain less than 0.05 %, or the first three nothing.
 
 On graphs of 3000 nodes or more, where each schedule takes milliseconds, less is tried. Where three other orders have
 the step of the best one to the ns, something other than the order stands in front of a shorter one: a round ends after
-six schedules then, and planners' schedules are not made, unless the graph has merged collectives. In rounds behind the
-first a shorter run alone does not count as better.
+six schedules then, planners' schedules are not made unless the graph has merged collectives, and further rounds only
+where the step is more than 2 % above the bound. These end after four schedules that do not make the best step of all
+shorter.
 
 Where no order meets the budget, a few schedules are made under budgets that do not depend on it, and moves lower the
 peaks of all these orders step by step before they make them shorter. A smaller budget may still lead to another order.
@@ -79,15 +82,17 @@ if TYPE_CHECKING:
 _COPIES_STAY = (1000, 8000, 1000, 4, 1)
 #: What a round begins from, and with which setting. Where little is left to gain the first ones suffice.
 _EXPLORED: tuple[Start, ...] = (
-    *((OWN, (1000, 8000, 1000, 4)), (OWN, (500, 1000, 0, 4)), (OWN, (700, 4000, 1000, 2, 2, 8))),
-    (LINE, (700, 16000, 0, -1)),
+    *((OWN, (1000, 8000, 1000, 4)), (OWN, (500, 1000, 0, 4)), (LINE, (700, 1000, 0, 4, 2, 0, -1, 20_000))),
     # The last moment for gathers: a stream that they fill keeps others waiting for what it would reduce next.
-    *((LINE, (700, 4000, 1000, 2)), (OWN, (0, 16000, 0, 2)), (LINE, (700, 1000, 0, 4))),
-    *((OWN, (1000, 4000, 0, 2, 2, 0, 1000)), (OWN, (1000, 8000, 0, 2))),
-    *((OWN, (500, 16000, 1000, -1)), (LINE, (0, 1500, 0, 2)), (LINE, (1000, 8000, 1000, 2))),
-    *((OWN, (900, 4000, 0, 4)), (OWN, (900, 8000, 1000, -1)), (LINE, (700, 2000, 0, 4))),
-    *((LATE, (500, 1000, 0, 4)), (OWN, (700, 8000, 0, 4)), (OWN, (700, 4000, 1000, 2))),
-    *((LINE, (700, 4000, 0, -1)), (LINE, (800, 8000, 1000, 2)), (LATE, (1000, 8000, 0, 2))),
+    *((LINE, (0, 1500, 0, 2)), (OWN, (1000, 4000, 0, 2, 2, 0, 1000))),
+    *((LINE, (500, 16000, 1000, -1, 2, 0, -1, 20_000)), (LINE, (700, 4000, 0, -1))),
+    *((OWN, (700, 4000, 1000, 2, 2, 8)), (OWN, (0, 16000, 0, 2)), (LINE, (700, 4000, 1000, 2))),
+    *((LINE, (500, 1000, 0, 2, 1, 0, -1, 20_000)), (OWN, (900, 4000, 0, 4))),
+    *((OWN, (700, 16000, 0, -1, 2, 0, -1, 0)), (OWN, (1000, 8000, 0, 2)), (LINE, (1000, 8000, 1000, 2))),
+    *((OWN, (500, 16000, 1000, -1)), (LINE, (1000, 8000, 0, 2, 2, 0, -1, 0)), (OWN, (900, 8000, 1000, -1))),
+    *((OWN, (700, 4000, 1000, 2, 2, 0, -1, 20_000)), (LATE, (500, 1000, 0, 4)), (LINE, (700, 2000, 0, 4))),
+    *((OWN, (700, 8000, 0, 4)), (OWN, (500, 1000, 0, 4, 2, 0, -1, 0)), (OWN, (700, 4000, 1000, 2, 2, 0, -1, 0))),
+    *((LINE, (800, 8000, 1000, 2)), (LATE, (1000, 8000, 0, 2)), (LINE, (700, 4000, 0, -1, 2, 0, -1, 0))),
     *((LATE, (700, 1000, 0, -1)), (OWN, (950, 1000, 0, 4)), (LATE, (900, 4000, 0, 4))),
     *((LINE, (800, 4000, 0, 2)), (OWN, (1000, 1500, 1000, 4)), (LATE, (700, 4000, 1000, 2))),
     *((LINE, (0, 1500, 0, -1)), (OWN, (800, 8000, 1000, 2)), (LATE, (950, 1000, 0, 4))),
@@ -100,14 +105,15 @@ _RELAXED: tuple[Start, ...] = tuple(
     (OWN, own) for own in ((0, 1500, 0, 2), (0, 1500, 0, -1), (0, 4000, 0, 4), (0, 16000, 0, 2), (0, 16000, 0, -1))
 )
 #: How far the best step has to be above the lower bound, in permille, for the round _RELAXED, and for rounds under
-#: tight memory.
-_FAR, _FARTHER = 5, 10
+#: tight memory, which take more on large graphs where three other orders have the very step of the best one.
+_FAR, _FARTHER, _TIED = 5, 10, 20
 #: The budgets of rounds under tight memory, in permille of the budget.
 _TIGHTER = (990, 995, 980)
 #: Schedules made before the best one is improved for the first time.
 _FIRST = 2
-#: A round ends after this many schedules in a row without a gain, after twice as many far from the lower bound.
-_PATIENCE = 6
+#: A round ends after this many schedules in a row without a gain, after twice as many far from the lower bound; on
+#: large graphs those behind the first after _FURTHER that do not make the best step of all shorter.
+_PATIENCE, _FURTHER = 6, 4
 #: That many orders with the very step of the best one end that on large graphs: something other than the order stands
 #: in front of a shorter one.
 _TIES = 3
@@ -118,6 +124,8 @@ _CUTS = (4, 6, 8, 12, 16, 24, 32)
 #: Trials of moves from one order: at most _TRIALS, and no more than look at _TRIED_NODES nodes in all. Graphs of
 #: _MOVED_NODES nodes or more get fewer.
 _TRIALS, _TRIED_NODES, _MOVED_NODES = 16_000, 3_000_000, 3000
+#: Then rounds of moves that each change a stretch, at most, from each of these orders.
+_STRETCHES = 60
 #: On larger graphs, for the best order alone: trials for each schedule of the effort; with more effort than the usual
 #: one all of them are made.
 _TRIALS_OF_EFFORT, _USUAL = 400, 76
@@ -142,13 +150,13 @@ def search(problem: Problem, limits: Limits, effort: int, hopeless: int | None =
     looking.round(explored, first)
     looking.glance(first)
     for others in dict.fromkeys((limits, limits.closer, limits.narrower)):
-        if others != first and looking.best.at_the_edge(limits) and looking.far(_FARTHER):
+        if others != first and looking.cramped():
             looking.round(explored, others)
-    if looking.far(_FAR):
+    if not looking.large and looking.far(_FAR):
         looking.round(_RELAXED, first)
     for permille in _TIGHTER:
         best = looking.best
-        if limits.budget is not None and looking.best.at_the_edge(limits) and looking.far(_FARTHER):
+        if limits.budget is not None and looking.cramped():
             looking.round(explored, replace(first, budget=limits.budget * permille // 1000))
         if looking.best is best:
             break
@@ -221,30 +229,33 @@ class _Search:
     def round(self, grid: Sequence[tuple[int, Setting]], limits: Limits) -> SearchResult:
         """One round under these limits, and its best order; that of all is kept under the limits of the search."""
         problem, start = self.problem, self.start
-        patience = max(_PATIENCE, _PATIENT_NODES // max(1, len(problem.index)))
+        further = self.large and self.best is not start
+        patience = _FURTHER if further else max(_PATIENCE, _PATIENT_NODES // max(1, len(problem.index)))
         fresh, first, idle = list(grid), self.tried, 0
         results: dict[Setting, Rank] = {}
         ties = 0
         unused: list[Setting] = []
         best, best_rank = start, start.rank(problem, start, limits)
-        told = 4 if self.best is start or not self.large else 3
         while not self._over() and (fresh or unused):
-            if idle >= patience * (2 if self.far(_FARTHER) and not (self.large and ties >= _TIES) else 1):
+            longer = self.far(_FARTHER) and not further and not (self.large and ties >= _TIES)
+            if idle >= patience * (2 if longer else 1):
                 break
             tried = self.tried - first
             explore = bool(fresh) and (tried < _FIRST or tried % 2 == 0 or not unused)
             base, setting = fresh.pop(0) if explore else (OWN, unused.pop(0))
             idle += 1
             begun = self._base(base, limits) if explore else best
+            reached = self._rank(self.best)[:3] if further else best_rank[:4]
             result = self._schedule(begun, setting, limits, best)
             rank = result.rank(problem, start, limits)
             if explore:
                 results[setting] = min(rank, results.get(setting, rank))
             ties = ties + (result.step_ns == best.step_ns) if result.step_ns >= best.step_ns else 0
             if rank < best_rank:
-                # A gain in the rest of the step or in the peak only is kept, but does not keep the round going; nor
-                # does a shorter run in rounds behind the first, which are there for the step.
-                idle = 0 if rank[:told] < best_rank[:told] else idle
+                # A gain in the rest of the step or in the peak only is kept, but does not keep the round going; rounds
+                # behind the first are there for a shorter step than the best of all.
+                now = self._rank(self.best)[:3] if further else rank[:4]
+                idle = 0 if now < reached else idle
                 best, best_rank = result, rank
                 unused = sorted(results, key=results.__getitem__)
             elif explore and best is not start and setting not in unused:
@@ -346,7 +357,12 @@ class _Search:
     def _moved(self, result: SearchResult, limits: Limits, *, lower: bool = False) -> SearchResult:
         trials = min(_TRIALS, _TRIED_NODES // max(1, len(self.problem.index)))
         order = improved(self.problem, limits, result.nodes, trials, lower=lower)
-        return priced(self.problem, result_of(self.problem, order, result.tried, result.settings))
+        moved = priced(self.problem, result_of(self.problem, order, result.tried, result.settings))
+        if lower or moved.step_ns <= self.problem.bound:
+            return moved
+        order = improved_in_rounds(self.problem, limits, order, _STRETCHES)
+        again = priced(self.problem, result_of(self.problem, order, result.tried, result.settings))
+        return min(moved, again, key=self._rank)
 
     def ladder(self, grid: Sequence[Start]) -> None:
         """Where no order meets the budget, what others lead to: the same ones, whatever the budget."""
@@ -393,6 +409,11 @@ class _Search:
     def far(self, permille: int) -> bool:
         """Whether the best step is more than this above the lower bound."""
         return self.best.step_ns * 1000 > self.problem.bound * (1000 + permille)
+
+    def cramped(self) -> bool:
+        """Whether memory may be what keeps the best step from the lower bound."""
+        apart = _TIED if self.tied and self.large else _FARTHER
+        return self.best.at_the_edge(self.limits) and self.far(apart)
 
     def _over(self) -> bool:
         return self.tried >= self.effort or self.best.close(self.problem, self.limits)

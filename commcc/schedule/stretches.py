@@ -25,7 +25,7 @@ import numpy as np
 
 from commcc.base.jit import compiled, kernel
 from commcc.schedule.arrays import records
-from commcc.schedule.moves import SHORT, Moves, allowed, begin, change, improve, with_payers
+from commcc.schedule.moves import BLOCK, SHORT, Moves, allowed, begin, change, improve, with_payers
 
 if TYPE_CHECKING:
     from commcc.schedule.arrays import Graph, Ints, Records
@@ -48,7 +48,7 @@ STATE = ("stop",)
 #: When streams are free is known in front of every place that is a multiple of this, a power of two.
 GAP = 32
 #: See :func:`improved_in_rounds`.
-TRIALS, _ROUNDS, _GAIN = 500, 6, 2000
+TRIALS, _ROUNDS, _FIRST, _GAIN = 500, 6, 3, 2000
 
 
 class Known(NamedTuple):
@@ -79,7 +79,8 @@ class Known(NamedTuple):
 
 def improved_in_rounds(problem: Problem, limits: Limits, order: Ints, rounds: int, *, patient: bool = False) -> Ints:
     """The best order after rounds of :data:`TRIALS`. Unless ``patient`` they end where the last :data:`_ROUNDS` of them
-    gained no more than one part in :data:`_GAIN` of the step and saved no memory above the budget.
+    gained no more than one part in :data:`_GAIN` of the step and saved no memory above the budget, or where the first
+    :data:`_FIRST` gained nothing.
     """
     moves, graph = Moves.of(problem, limits, order), with_payers(problem, order)
     state, count = moves.state[0], len(graph.nodes)
@@ -99,6 +100,8 @@ def improved_in_rounds(problem: Problem, limits: Limits, order: Ints, rounds: in
             (over, step), (still, now) = reached[-1 - back], reached[-1]
             if over == still and (step - now) * _GAIN * _ROUNDS <= step * back:
                 break
+        if not patient and len(reached) == _FIRST + 1 and reached[0] == reached[-1]:
+            break
     kept: Ints = moves.places.kept.copy()
     return kept
 
@@ -463,5 +466,6 @@ def _settle_clocks(graph: Graph, moves: Moves, known: Known, begin: int) -> None
         else:
             now += facts.compute_ns
         state.stalls += stall - moves.places[place].stall
+        moves.stalls[place // BLOCK] += stall - moves.places[place].stall
         moves.places[place].stall = stall
         place += 1

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 #: Bits that are sorted by at a time.
 _DIGIT = 12
+#: Longer than any compute: what leads to no launch.
+_NO_LAUNCH = 1 << 50
 
 
 class Urgency(NamedTuple):
@@ -51,13 +53,13 @@ class _Sorting(NamedTuple):
     counts: Ints
 
 
-def ranked(graph: Graph, base: Ints, own_permille: int) -> Ranked:
-    """What has to run first, of an order; what has to run at the same time in its own order. own_permille: see
-    :class:`commcc.schedule.scheduler.Policy`.
+def ranked(graph: Graph, base: Ints, own_permille: int, launch_permille: int) -> Ranked:
+    """What has to run first, of an order; what has to run at the same time in its own order. own_permille,
+    launch_permille: see :class:`commcc.schedule.scheduler.Policy`.
     """
     latest, places, ranks, other = np.empty((4, len(base)), np.int64)
     sorting = _Sorting(latest, places, ranks, other, np.empty((1 << _DIGIT) + 1, np.int64))
-    _rank(graph, base, own_permille, sorting)
+    _rank(graph, base, own_permille, launch_permille, sorting)
     return Ranked(latest, places, ranks)
 
 
@@ -67,11 +69,13 @@ def urgency(known: Ranked) -> Urgency:
 
 
 @kernel
-def _rank(graph: Graph, base: Ints, own_permille: int, of: _Sorting) -> None:
+def _rank(graph: Graph, base: Ints, own_permille: int, launch_permille: int, of: _Sorting) -> None:
     count, least, most = len(base), 0, 0
+    _to_launches(graph, base, of.other)
     for place in range(count):
         facts = graph.nodes[base[place]]
-        of.latest[place] = 0 - facts.tail - facts.compute_ns * own_permille // 1000
+        put_off = min(of.other[base[place]], facts.tail) * launch_permille // 1000
+        of.latest[place] = put_off - facts.tail - facts.compute_ns * own_permille // 1000
         of.places[place] = place
         least = min(least, of.latest[place])
         most = max(most, of.latest[place])
@@ -81,6 +85,23 @@ def _rank(graph: Graph, base: Ints, own_permille: int, of: _Sorting) -> None:
         shift += _DIGIT
     for rank in range(count):
         of.ranks[of.places[rank]] = rank
+
+
+@compiled
+def _to_launches(graph: Graph, base: Ints, to_launch: Ints) -> None:
+    """By node, what compute takes up to the next launch that it leads to, itself included, in ns."""
+    rows, count = graph.rows, len(base)
+    for node in range(count):
+        to_launch[node] = _NO_LAUNCH
+    for back in range(count):
+        node, least = base[count - 1 - back], _NO_LAUNCH
+        if graph.nodes[node].stream >= 0 and rows[node].waits < rows[node + 1].waits:
+            least = 0
+        else:
+            for k in range(rows[node].users, rows[node + 1].users):
+                least = min(least, to_launch[graph.items[k]])
+            least = min(least + graph.nodes[node].compute_ns, _NO_LAUNCH)
+        to_launch[node] = least
 
 
 @compiled

@@ -68,11 +68,13 @@ class Walk(NamedTuple):
 
 
 class _Base(NamedTuple):
-    """What is known of a base order, whatever the aim. ranks: of what has to run first, by ``own_permille``."""
+    """What is known of a base order, whatever the aim. ranks: of what has to run first, by
+    ``own_permille`` and ``launch_permille``.
+    """
 
     graph: Graph
     memory: Along
-    ranks: dict[int, Ranked]
+    ranks: dict[tuple[int, int], Ranked]
 
 
 #: Those of the last orders that schedules began from, the latest first: a search goes back to few of them.
@@ -93,11 +95,12 @@ def _base(graph: Graph, base: Ints) -> _Base:
     return made
 
 
-def _ranks(of: _Base, own_permille: int) -> Ranked:
+def _ranks(of: _Base, own_permille: int, launch_permille: int) -> Ranked:
     """By when each node has to run; that is later for all where a longer step is aimed at."""
-    if own_permille not in of.ranks:
-        of.ranks[own_permille] = ranked(of.graph, of.memory.base, own_permille)
-    return of.ranks[own_permille]
+    asked = own_permille, launch_permille
+    if asked not in of.ranks:
+        of.ranks[asked] = ranked(of.graph, of.memory.base, *asked)
+    return of.ranks[asked]
 
 
 def walk_along(graph: Graph, base: Ints, bounds: Bounds, aims: Mapping[str, int] = NO_AIMS) -> Walk:
@@ -119,5 +122,5 @@ def walk_along(graph: Graph, base: Ints, bounds: Bounds, aims: Mapping[str, int]
         stream_left=np.zeros(graph.streams, np.int64),
         heaps=heaps(6, count + 64),
         ready=no_positions(count),
-        urgent=urgency(_ranks(of, aims.get("own_permille", 0))),
+        urgent=urgency(_ranks(of, aims.get("own_permille", 0), aims.get("launch_permille", 0))),
     )
