@@ -34,13 +34,13 @@ from commcc.graph.annotations import CHUNK, ORIGINAL, REGION, ROLE
 from commcc.graph.copying import copy_node
 from commcc.graph.ops.collective_table import EXCHANGE
 from commcc.graph.ops.decomposed import SIZES
-from commcc.graph.ops.operands import rewritten
+from commcc.graph.ops.operands import rewritten, written
 from commcc.graph.ops.sizes import COMPARED, NUMBERED
 from commcc.graph.ops.views import RESHAPES
 from commcc.serialization.fake_ops import Evaluator, UnknownValue
 from commcc.serialization.propagate import context_of, quiet
 from commcc.verify.between import Between
-from commcc.verify.clones import SLICED, Mixed, Module, Operands, Part, Rows, Total, Unfaithful, shapes, size, written
+from commcc.verify.clones import SLICED, Mixed, Module, Operands, Part, Rows, Total, Unfaithful, shapes, size
 from commcc.verify.clones import folded as folded_rows
 from commcc.verify.sizes import strides_of
 from commcc.verify.tokens import kinds_of
@@ -262,7 +262,8 @@ class _Fold:
                 continue
             part = self.parts.get(used)
             module = self.modules.get(str(_key(used, REGION)))
-            chained = part is not None and bool(written(self.before.get(part.of)))
+            original = None if part is None or part.split is not None else self.before.get(part.of)
+            chained = original is not None and bool(written(original))
             if part is None or module is None or not chained or part.chunk != module.chunks - 1:
                 raise Unfaithful(node, f"reads '{used.name}', which is of one chunk, where BEFORE reads the whole")
             self.env[used] = self.whole[part.of]
