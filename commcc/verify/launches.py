@@ -18,6 +18,7 @@ from commcc.base.terms import Kind
 from commcc.graph.ops import argument, facts, is_getitem
 from commcc.graph.ops.names import constants_of
 from commcc.graph.ops.operands import written
+from commcc.graph.ops.products import DENSE
 from commcc.graph.ops.views import BY_INDEX
 from commcc.verify.annotations import hold_against
 from commcc.verify.barriers import place
@@ -114,10 +115,6 @@ def launch(state: State, node: fx.Node, fact: CollectiveOp, groups: Mapping[str,
     return value
 
 
-#: Products whose results lie in order, however their operands do.
-_PRODUCTS = frozenset({"aten.mm", "aten.bmm", "aten.addmm", "aten.baddbmm"})
-
-
 def layout_counts(launched: fx.Node) -> bool:
     """Whether something may tell how the result of a launch lies in memory, or what is computed of it element by
     element: what looks at strides, views that only some layouts have or that else are copies, whoever sees an output.
@@ -147,7 +144,7 @@ def _hands_on(node: fx.Node, user: fx.Node) -> bool | None:
     if fact.views:  # it writes, and gives what it has written
         return node in written(user)
     flat = [part.dim() < 2 for part in tree_leaves(user.meta.get("val")) if isinstance(part, torch.Tensor)]
-    ordered = fact.name in _PRODUCTS or argument(user, "memory_format") is torch.contiguous_format
+    ordered = fact.name in DENSE or argument(user, "memory_format") is torch.contiguous_format
     return not (ordered or (flat and all(flat)))
 
 
