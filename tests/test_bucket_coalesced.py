@@ -25,6 +25,7 @@ from commcc.timing.cost import load_model
 from commcc.timing.cost.types import Price
 from commcc.verify import verify
 from tests.random_graphs import GraphBuilder, aten
+from tests.verify_graphs import c10d
 
 SAMPLES = Path(__file__).parents[1] / "sample_graphs"
 CALLS = Bucket(form="coalesced", groups="all", bucket_cap_mb=None, max_topo_span=None)
@@ -94,6 +95,22 @@ def test_the_verifier_sees_what_a_call_gets_wrong(damage):
     else:
         launch.args = (launch.args[0], "max", launch.args[2])
     assert verify(program, after).status == "different"
+
+
+@pytest.mark.parametrize("dead", [(), (0,), (0, 1)])
+def test_what_is_written_while_it_is_sent_is_in_no_call(dead):
+    """Nobody needs that result, so that the graph is fine; the other member would be waited for behind the write."""
+    build = GraphBuilder()
+    shards = [build.placeholder(f"p{i}", (4, 4)) for i in range(2)]
+    launches = [build.call(c10d.all_gather_into_tensor.default, shard, 2, "0") for shard in shards]
+    second = build.call(c10d.wait_tensor.default, launches[1])
+    written = build.call(aten.add_.Tensor, shards[0], 1) if dead else shards[0]
+    first = build.call(c10d.wait_tensor.default, launches[0])
+    gathered = [build.call(aten.neg.default, w) for at, w in enumerate((first, second)) if at not in dead]
+    program = build.program([written, *gathered], {"0": 2})
+    result = run(program, [CALLS])
+    assert result.verified == "proved" and result.steps[0].report["buckets"] == 1
+    assert result.steps[0].report.get("coalesced", 0) == (0 if dead else 1)
 
 
 def test_what_is_sent_is_written_only_after_the_wait():

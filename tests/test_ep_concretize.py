@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -162,6 +163,65 @@ def test_subgraphs_too():
     assert shapes and set(shapes) == {(4, 8)}
     old = before.root.get_submodule("subgraph_mul")
     assert any("u0" in str(each.meta["val"].shape) for each in old.graph.nodes if "val" in each.meta), "untouched"
+
+
+#: As PyTorch 2.13 dumps two calls of a ``nested_compile_region`` that sends n = x.shape[0] // 4 rows to each rank.
+REGIONS = """\
+class GraphModule(torch.nn.Module):
+    def forward(self, rows: "Sym(s77)", x: "f32[s77, 8][8, 1]cpu", w: "f32[8, 8][8, 1]cpu", v: "f32[8, 8][8, 1]cpu"):
+        n: "Sym((s77//4))" = rows // 4
+        body = self.body
+        first = torch.ops.higher_order.invoke_subgraph(body, 'subgraph_0', rows, x, n, w)
+        a: "f32[4*((s77//4)), 8][8, 1]cpu" = first[0]
+        body_1 = self.body
+        second = torch.ops.higher_order.invoke_subgraph(body_1, 'subgraph_0', rows, a, n, v)
+        b: "f32[4*((s77//4)), 8][8, 1]cpu" = second[0]
+        return (b,)
+
+    class body(torch.nn.Module):
+        def forward(self, rows: "Sym(s77)", x: "f32[s77, 8][8, 1]cpu", n: "Sym((s77//4))", w: "f32[8, 8][8, 1]cpu"):
+            sent: "f32[4*((s77//4)), 8][8, 1]cpu" = torch.ops._c10d_functional.all_to_all_single.default(x, [n, n, n, n], [n, n, n, n], '0')
+            wait: "f32[4*((s77//4)), 8][8, 1]cpu" = torch.ops._c10d_functional.wait_tensor.default(sent)
+            mm: "f32[4*((s77//4)), 8][8, 1]cpu" = torch.ops.aten.mm.default(wait, w)
+            return (mm,)
+"""  # noqa: E501
+
+
+def test_regions_that_are_called_with_fixed_sizes():
+    before = parse_text(REGIONS, "test")
+    after = settled(before, "ep-concretize{symbols=s77=16}").program
+    sent = node(after.root.get_submodule("body"), "sent")
+    assert sent.args[1] == [4, 4, 4, 4] and tuple(sent.meta["val"].shape) == (16, 8)
+    sent.args = (sent.args[0], [3, 5, 4, 4], *sent.args[2:])
+    assert verify(before, after).status == "different"
+
+
+@pytest.mark.parametrize(
+    ("call", "why"),
+    [
+        ("invoke_subgraph(body_1, 'subgraph_0', rows, a, 8, v)", "operand 2 is not known"),
+        ("invoke_subgraph(body_1, 'subgraph_0', 17, a, n, v)", "operand 0 is not known"),
+        ("invoke_subgraph(body_1, 'subgraph_0', rows, y, n, v)", "operand 1 is not known"),
+        ("invoke_subgraph(body_1, 'subgraph_0', rows, z, n, v)", "operand 1 is not known"),
+        ("invoke_subgraph(body_1, 'subgraph_0', rows, a, m, v)", "operand 2 is not known"),
+        ("invoke_subgraph(body_1, 'subgraph_0', rows, a, n)", "which operand becomes which input"),
+        ("wrap(body_1, rows, a, n, w=v)", "what it hands a sub-graph"),
+        ("map_impl(body_1, [rows, a, n], [v])", "what it hands a sub-graph"),
+    ],
+)
+def test_regions_that_are_called_with_other_sizes_too(call, why):
+    """One that was compiled for other sizes: what AFTER has is right for those that are fixed only."""
+    second = "invoke_subgraph(body_1, 'subgraph_0', rows, a, n, v)"
+    text = REGIONS.replace(second, call).replace(
+        '(self, rows: "Sym(s77)", x: "f32[s77, 8][8, 1]cpu", w',
+        '(self, m: "Sym(s5)", y: "f32[12, 8][8, 1]cpu", z: "f32[s5, 8][8, 1]cpu", '
+        'rows: "Sym(s77)", x: "f32[s77, 8][8, 1]cpu", w',
+    )
+    before = parse_text(text, "test")
+    result = run(before, parse_pipeline("ep-concretize{symbols=s77=16}"))
+    gaps = [gap.text for gap in verify(before, result.program).unproved]
+    assert result.verified == "unproved"
+    assert re.match(why, gaps[0]) and verify(before, before).status == "proved"
 
 
 @pytest.mark.parametrize(

@@ -175,7 +175,7 @@ EDITS = [
     ("commcc_plan: 1", "commcc_plan: 2", "version 2 are not known"),
     ("wait_at:", "waitat:", "did you mean 'wait_at'"),
     ("kind: reduce_scatter", "kind: all_gather", "is no all_gather that can be merged"),
-    ("copies: [", "copies: [false, ", "as many copies"),
+    ("copies: [", "copies: [false, ", ": give true or false for each member, or plan again"),
     ("- after:", "- aftr:", "did you mean 'after'"),
     ("digests: [", "digests: [0 zz, ", "four hexadecimal digits"),
 ]
@@ -191,6 +191,17 @@ def test_wrong_edits_are_named_with_their_line(old, new, words, tmp_path):
     said = refusal(program, path)
     assert words in said
     assert abs(int(said.removeprefix(f"{path}:").split(":")[0]) - line) <= 8, said
+
+
+@pytest.mark.parametrize("more", ["true, ", "true, false, "])
+def test_copies_that_are_too_many_are_counted_where_they_stand(more, tmp_path):
+    program, result = planned(2)
+    text = plan_text(result)
+    bucket = next(step.plan.rewrite.buckets[0] for step in result.steps if isinstance(step.plan.rewrite, Merging))
+    members, at = len(bucket.members), text.index("copies: [")
+    path = stored(tmp_path, text.replace("copies: [", f"copies: [{more}", 1))
+    what = f"'copies' has {members + more.count(',')} values, and the bucket {members} members: give true or false"
+    assert refusal(program, path).startswith(f"{path}:{text[:at].count(chr(10)) + 1}: {what}")
 
 
 def test_a_launch_in_two_buckets(tmp_path):

@@ -263,6 +263,45 @@ def test_a_broadcast_lies_as_its_input():
     proved(make(False), make(False))
 
 
+def strided_broadcast(use):
+    """What is made of a transposed matrix that rank 0 sends: PyTorch gives it in order, and says that it is not."""
+    g = Graph()
+    turned = g(aten.permute.default, g.input("x", 6, 4), [1, 0])
+    return g.program(*use(g, g.wait(g(c10d.broadcast.default, turned, 0, "0"))))
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda g, w: (g(aten.mm.default, w, g.input("y", 6, 2)),),
+        lambda g, w: (g(aten.sum.default, g(aten.mul.Tensor, w, 2)),),
+        lambda g, w: (g(aten.mm.default, g(aten.slice.Tensor, g(aten.relu.default, w), 0, 0, 2), g.input("y", 6, 2)),),
+        lambda g, w: (g(aten.clone.default, w, memory_format=torch.contiguous_format),),
+        lambda g, w: (g(aten.copy_.default, g.input("y", 4, 6), g(aten.mul.Tensor, w, 2)),),
+    ],
+)
+def test_how_a_strided_broadcast_lies_does_not_matter_to_what_reads_elements(use):
+    proved(strided_broadcast(use), strided_broadcast(use))
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda g, w: (w,),
+        lambda g, w: (g(aten.mul.Tensor, w, 2),),
+        lambda g, w: (g(aten.sum.default, g(aten.as_strided.default, w, [3], [1])),),
+        lambda g, w: (g(aten.sum.default, g(aten.reshape.default, g(aten.permute.default, w, [1, 0]), [24])),),
+        lambda g, w: (g(aten.sum.default, g(aten.view.default, g(aten.permute.default, w, [1, 0]), [24])),),
+        lambda g, w: (g(aten.mul.Tensor, g(aten.t.default, g(aten.mul_.Tensor, w, 2)), 2),),
+        lambda g, w: (g.wait(g(c10d.all_reduce.default, g(aten.add.Tensor, w, 1), "sum", "0")),),
+        lambda g, w: (g(aten.sum.default, g(aten.contiguous.default, g(aten.t.default, w))),),
+    ],
+)
+def test_where_it_may_matter_how_a_strided_broadcast_lies_it_is_left_open(use):
+    before = strided_broadcast(use)
+    assert verify(before, before).status == "unproved"
+
+
 def test_a_launch_that_brings_no_element_is_a_launch():
     """On another group the ranks would wait for each other in vain."""
 

@@ -203,7 +203,8 @@ class _Chunker:
             total = parts[0]
             for chunk, part in enumerate(parts[1:], 1):
                 own = name if chunk == len(parts) - 1 else f"{node.name}_chunk_sum{chunk}"
-                total = self._boundary("aten.add.Tensor", (total, part), own, node.meta["val"], node, mark)
+                val = self.values.added(total.meta["val"], part.meta["val"], node.meta["val"])
+                total = self._boundary("aten.add.Tensor", (total, part), own, val, node, mark)
             self.env[node] = total
 
     def _seen(self, part: fx.Node, region: ChunkedRegion, join: Join, node: fx.Node, chunk: int) -> fx.Node:

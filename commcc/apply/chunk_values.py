@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils import _pytree as pytree
 
-from commcc.apply.fakes import contiguous_strides
+from commcc.apply.fakes import contiguous_strides, is_contiguous
 from commcc.base.errors import GraphError
 from commcc.ep.chunk.grid import Grid
 from commcc.ep.chunk.lab import CannotRun, Lab, scaled_up, symbol_ranges
 from commcc.graph import ops
+from commcc.serialization.fake_ops import Evaluator, UnknownValue
 from commcc.serialization.propagate import context_of
 
 if TYPE_CHECKING:
@@ -86,6 +87,16 @@ class ChunkValues:
         if not any(isinstance(size, _SYMBOLIC) for leaf in sizes for size in leaf):
             self.static[key] = value  # the same in all chunks of this size
         return value
+
+    def added(self, total: torch.Tensor, part: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
+        """The value of a sum of two parts; ``whole``: of all, which may be a view, where a sum is in new memory."""
+        if is_contiguous(whole):
+            return whole
+        try:
+            result: torch.Tensor = Evaluator(self.ctx).run(ops.overload("aten.add.Tensor"), (total, part), {})
+        except UnknownValue as reason:
+            raise GraphError(f"parts of a sum cannot be added up: {reason}") from None
+        return result
 
     def _lab(self, region: ChunkedRegion, part: int) -> Lab:
         key = (region.root, part)

@@ -129,7 +129,8 @@ class Member(NamedTuple):
     result: of its wait. scattered: its slice of the merged result lies in pieces, and is copied together. returned:
     its slice would share its storage with another output, and is copied. direct, source_direct: whether a compiler
     that fuses writes ``sends``, or ``source``, straight to its place beside others. rewritten: the first node behind
-    the cast that writes where ``source`` is, -1 for none.
+    the cast that writes where ``source`` is, -1 for none. disturbed: something writes where ``sends`` is before the
+    wait, as may be where nobody needs the result.
     """
 
     launch: int
@@ -146,6 +147,7 @@ class Member(NamedTuple):
     direct: bool
     source_direct: bool
     rewritten: int
+    disturbed: bool
 
     @classmethod
     def of(cls, index: GraphIndex, launch: int) -> Member:
@@ -169,22 +171,23 @@ class Member(NamedTuple):
         returned = shown and not scattered  # what is scattered is copied anyway
         direct = not strided(sends) and made_for(index, node, launch)
         source_direct = direct if cast is None else not strided(source) and made_for(index, source_node, node)
-        form = scattered, returned, direct, source_direct, _rewritten(index, source_node, node)
+        rewritten = -1 if cast is None else _rewritten(index, source_node, node)
+        form = scattered, returned, direct, source_direct, rewritten, launch < _rewritten(index, node, launch) < wait
         member = cls(launch, node, source_node, wait, facts.kind, source, sends, cast, result, *form)
         known[launch] = member
         return member
 
 
-def _rewritten(index: GraphIndex, source: int, cast: int) -> int:
-    """The first node behind a cast that writes where its operand is, -1 for none."""
-    if source == cast or not index.writes:
+def _rewritten(index: GraphIndex, operand: int, reader: int) -> int:
+    """The first node behind a reader of an operand that writes where that is, -1 for none."""
+    if not index.writes:
         return -1
     known: dict[int, list[int]] = index.notes.setdefault(_rewritten, {})
     if not known:
         for writer, targets in sorted(index.writes.items()):
             for storage in {s for target in targets for s in index.storages[target]}:
                 known.setdefault(storage, []).append(writer)
-    later = (writer for s in index.storages[source] for writer in known.get(s, ()) if writer > cast)
+    later = (writer for s in index.storages[operand] for writer in known.get(s, ()) if writer > reader)
     return min(later, default=-1)
 
 
@@ -200,8 +203,9 @@ class BucketModel:
 
     @classmethod
     def of(cls, members: Sequence[Member], form: Form = SIDE_BY_SIDE) -> BucketModel:
-        """What these members are in one bucket."""
-        if form.coalesced:  # every member is sent as it is, and its result is a tensor of its own
+        """What these members are in one bucket; side by side where not all can be sent as they are."""
+        # One call is in flight until all of its members are waited for, and what one of them sends is written before.
+        if form.coalesced and not any(member.disturbed for member in members):
             return cls(tuple(members), False, False, (False,) * len(members), coalesced=True)
         casts, last = {member.cast for member in members}, max(member.launch for member in members)
         # A cast behind all members would read what was written meanwhile.

@@ -60,25 +60,34 @@ def by_numbers(evaluator: Evaluator, target: Any, args: Sequence[Any], kwargs: M
 
 
 def evaluations(
-    evaluator: Evaluator, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], said: Any
+    evaluator: Evaluator,
+    target: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    said: Any,
+    fixed: Mapping[str, int],
 ) -> list[tuple[Numbers, Any, Any]]:
     """What an op gives with numbers in the place of symbols, and what is ``said`` of it with the same numbers in it.
 
     First for the example values, if the file has them, then for others in the range of each symbol; those that do not
-    suit the op are left out. Once where no size of its operands is a symbol.
+    suit the op are left out. Once where no size of its operands is a symbol, but for those of which the number is
+    ``fixed``.
     """
     leaves = pytree.tree_leaves((args, kwargs))
     if any(isinstance(leaf, (torch.SymFloat, torch.SymBool)) for leaf in leaves):
         raise UnknownValue("a number that nobody knows before the run")
     env, names = evaluator.ctx.shape_env, _names(leaves)
-    if not names:
+    known = {name: fixed[str(name)] for name in _names((leaves, said)) if str(name) in fixed}
+    if not names and not known:
         return [({}, evaluator.run_open(target, args, kwargs), said)]
+    if known.keys() >= set(names):
+        return _runs(evaluator, target, (args, kwargs), [known], said)
     names = _names((leaves, said))
     examples = {name: int(env.backed_var_to_val[name]) for name in names if name in env.backed_var_to_val}
 
     def runs(settings: Iterable[tuple[int, int]]) -> list[tuple[Numbers, Any, Any]]:
-        trials: list[Numbers] = [examples] if len(examples) == len(names) else []
-        for numbers in _trials(names, settings):
+        trials: list[Numbers] = [{**examples, **known}] if len(examples) == len(names) else []
+        for numbers in ({**trial, **known} for trial in _trials(names, settings)):
             ranges = [(env.var_to_range.get(name), number) for name, number in numbers.items()]
             if all(known is None or known.lower <= number <= known.upper for known, number in ranges):
                 trials.append(numbers)

@@ -23,13 +23,15 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from commcc.graph.ops import libraries
+from commcc.graph.ops import facts, libraries
 from commcc.graph.ops.effects import CALLS, WRAPPERS
+from commcc.graph.regions import CALL
 from commcc.serialization.by_numbers import evaluations
 from commcc.serialization.fake_ops import UnknownValue
 from commcc.verify.hidden import opaque_in
 from commcc.verify.sizes import Meta, Undecidable, mismatch, strides_of
-from commcc.verify.terms import Tensor, all_tensors
+from commcc.verify.subgraphs import misfit
+from commcc.verify.terms import Opaque, Tensor, all_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -61,7 +63,7 @@ def hold_against(state: State, node: fx.Node, fact: OpFacts, arguments: Mapping[
         return  # a new symbol would come into being
     state.table.judged.add(looks)
     try:
-        runs = state.evaluated(node, partial(evaluations, said=said))
+        runs = state.evaluated(node, partial(evaluations, said=said, fixed=state.fixed))
     except (UnknownValue, Undecidable, TypeError, ValueError):  # given what it does not take
         return
     unbacked = any(str(name).startswith("u") for numbers, _, _ in runs for name in numbers)
@@ -100,15 +102,36 @@ def check_allocation(state: State, node: fx.Node, val: Any, term: int) -> None:
 
 def compare_annotations(pair: Pair) -> None:
     """What BEFORE says wrongly is not proved, or a remark where this PyTorch may be another one."""
-    for node, (wrong, sure) in pair.before.disputed.items():
-        text = f"its val in BEFORE says {wrong} by this PyTorch; what rests on it was taken from there"
+    for node, (text, sure) in pair.before.disputed.items():
         (pair.report.gap if sure else pair.report.note)("value", node, text)
+
+
+def note_uses(state: State, graph: fx.Node) -> None:
+    """Remember who uses a sub-graph for fixed sizes otherwise than to hand it operands as they are."""
+    for user in graph.users:
+        if user.op != "call_function" or facts(user.target).name not in CALLS or user.kwargs:
+            why = "what it hands a sub-graph that was compared for fixed sizes is not known"
+            state.trace.disputed.setdefault(user.name, (why, True))
+
+
+def _hold_sizes_against(state: State, node: fx.Node) -> None:
+    """Remember a call that may hand its sub-graph other sizes than those that this was fixed to."""
+    fixed, leaves = state.table.fixed_inputs, pytree.tree_leaves(state.resolve(node.args, None))
+    graphs = [at for at, leaf in enumerate(leaves) if isinstance(leaf, Opaque) and leaf.term in state.table.signatures]
+    operands = leaves[graphs[-1] + 1 :] if graphs else []
+    if facts(node.target).name == CALL:  # behind its sub-graph it names it
+        operands = operands[1:]
+    for inputs in (inputs for at in graphs for inputs in fixed.get(leaves[at].term, ())):
+        if why := misfit(operands, inputs):
+            state.trace.disputed.setdefault(node.name, (why, True))
 
 
 def _hold_body_against(state: State, node: fx.Node, fact: OpFacts, arguments: Mapping[str, Any], term: int) -> None:
     """Remember where inputs of a sub-graph are not what it is handed, and where what is said of its results is not what
     it returns. term: that of the call.
     """
+    if state.table.fixed_inputs:
+        _hold_sizes_against(state, node)
     signatures = state.table.signatures
     bodies = [signatures[value.term] for value in opaque_in(arguments.values()) if value.term in signatures]
     operands = [tensor.meta for tensor in all_tensors(arguments)]
@@ -176,7 +199,8 @@ def _dispute(
         return
     if unbacked and any(len(known.shape or ()) == len(told.shape or ()) for known, told in pairs):
         return
-    state.trace.disputed.setdefault(node.name, (wrong[0], sure and not any(w.startswith("strides") for w in wrong)))
+    text = f"its val in BEFORE says {wrong[0]} by this PyTorch; what rests on it was taken from there"
+    state.trace.disputed.setdefault(node.name, (text, sure and not any(w.startswith("strides") for w in wrong)))
 
 
 def _difference(known: Meta, told: Meta) -> str:

@@ -18,8 +18,7 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 from commcc.graph.ops import facts
-from commcc.graph.ops.flexible import FLEX
-from commcc.graph.ops.operands import sources, written
+from commcc.graph.ops.operands import may_write, sources
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -41,7 +40,7 @@ class Between:
             for source in sources(node) if node.op == "call_function" else ():
                 self._owner[self._storage(source)] = self._storage(node)
         for node in (n for n in listed if n.op == "call_function"):
-            for storage in self._storages(_written(node)):
+            for storage in self._storages(may_write(node)):
                 self._writers[storage].add(node)
         self._met: dict[fx.Node, set[fx.Node]] = {}
         for node in listed if self._writers else ():
@@ -79,12 +78,6 @@ class Between:
 
     def _storages(self, nodes: Iterable[fx.Node]) -> set[fx.Node]:
         return {self._storage(node) for node in nodes}
-
-
-def _written(node: fx.Node) -> Iterable[fx.Node]:
-    """What an op may write; what graphs do that it is handed is not looked into."""
-    fact = facts(node.target)
-    return node.all_input_nodes if fact.body and fact.name not in FLEX else written(node)
 
 
 def _met(node: fx.Node) -> Iterable[fx.Node]:

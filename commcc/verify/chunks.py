@@ -34,13 +34,13 @@ from commcc.graph.annotations import CHUNK, ORIGINAL, REGION, ROLE
 from commcc.graph.copying import copy_node
 from commcc.graph.ops.collective_table import EXCHANGE
 from commcc.graph.ops.decomposed import SIZES
-from commcc.graph.ops.operands import rewritten
+from commcc.graph.ops.operands import rewritten, written
 from commcc.graph.ops.sizes import COMPARED, NUMBERED
 from commcc.graph.ops.views import RESHAPES
 from commcc.serialization.fake_ops import Evaluator, UnknownValue
 from commcc.serialization.propagate import context_of, quiet
 from commcc.verify.between import Between
-from commcc.verify.clones import SLICED, Mixed, Module, Operands, Part, Rows, Total, Unfaithful, shapes, size, written
+from commcc.verify.clones import SLICED, Mixed, Module, Operands, Part, Rows, Total, Unfaithful, shapes, size
 from commcc.verify.clones import folded as folded_rows
 from commcc.verify.sizes import strides_of
 from commcc.verify.tokens import kinds_of
@@ -262,7 +262,8 @@ class _Fold:
                 continue
             part = self.parts.get(used)
             module = self.modules.get(str(_key(used, REGION)))
-            chained = part is not None and bool(written(self.before.get(part.of)))
+            original = None if part is None or part.split is not None else self.before.get(part.of)
+            chained = original is not None and bool(written(original))
             if part is None or module is None or not chained or part.chunk != module.chunks - 1:
                 raise Unfaithful(node, f"reads '{used.name}', which is of one chunk, where BEFORE reads the whole")
             self.env[used] = self.whole[part.of]
@@ -404,9 +405,9 @@ class _Fold:
         lies = [str(strides_of(held)) for held in (val, old) if isinstance(held, torch.Tensor)]
         if own and len(lies) == 2 and lies[0] == lies[1]:
             return whole
-        copied = self.graph.call_function(
-            torch.ops.aten.clone.default, (whole,), {"memory_format": torch.contiguous_format}
-        )
+        # A sum lies as what is added up, if that is dense; what is joined lies in order.
+        form = torch.preserve_format if ops.op_name(node.target) == "aten.add" else torch.contiguous_format
+        copied = self.graph.call_function(torch.ops.aten.clone.default, (whole,), {"memory_format": form})
         copied.name, copied.meta = f"{node.name}_whole", dict(node.meta)
         return copied
 
@@ -450,6 +451,18 @@ class _Fold:
         if len(own.shape) != len(old.shape) or any(a != b for a, b in pairs):
             raise Unfaithful(node, f"makes {list(own.shape)} where BEFORE has {list(old.shape)}")
 
+    def _check_strides(self, node: fx.Node) -> None:
+        """A sum lies as PyTorch lays out what is added up."""
+        said = strides_of(node.meta["val"]) if isinstance(node.meta.get("val"), torch.Tensor) else None
+        if said is None or any(shapes(held.meta.get("val")) is None for held in (node, *node.all_input_nodes)):
+            return
+        try:
+            given = strides_of(self._evaluated(node))
+        except UnknownValue as reason:
+            raise Unfaithful(node, f"cannot add up what it has: {reason}") from None
+        if given != said:
+            raise Unfaithful(node, f"lies in memory with strides {given}, its val says {said}")
+
     def _added(self, node: fx.Node, module: Module) -> None:
         total, part = (self.parts.get(arg) for arg in node.args if isinstance(arg, fx.Node))
         before = None if total is None else total.chunk if total.last is None else total.last
@@ -464,6 +477,7 @@ class _Fold:
         if total.last is None and total.chunk != 0:
             raise Unfaithful(node, "does not begin with the first chunk")
         self._check_shape(node, node.args[1], part)
+        self._check_strides(node)
         self.parts[node] = Part(part.of, 0, part.chunk)
         if part.chunk == module.chunks - 1:
             self.env[node] = self._put_together(node, part.of)

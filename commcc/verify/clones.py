@@ -26,6 +26,7 @@ from torch import fx
 from commcc.base import terms
 from commcc.graph import ops
 from commcc.graph.ops.constants import STRIDED
+from commcc.graph.ops.operands import written
 from commcc.graph.ops.sizes import COMPARED, DIMENSIONS, PARTS
 from commcc.graph.ops.views import EXPAND, RESHAPES
 from commcc.verify.arguments import bind
@@ -357,7 +358,7 @@ class Operands:
                 self._not_that(own, old)
             stands = part.of if part.split is None else self.env[ops.argument(part.split, "self")]
             self.reads[old.name] = "" if part.split is None else part.split.name
-        elif old in written(self.original) and part == Part(self.original.name, self.chunk - 1):
+        elif written(self.original) == (old,) and part == Part(self.original.name, self.chunk - 1):
             return  # a write on what the chunk before has left
         elif stands is None:
             self._not_that(own, old)
@@ -481,11 +482,3 @@ def size(node: fx.Node | None, dim: Any) -> int | None:
     shape = getattr(None if node is None else node.meta.get("val"), "shape", ())
     known = type(dim) is int and -len(shape) <= dim < len(shape) and type(shape[dim]) is int
     return shape[dim] if known else None
-
-
-def written(node: fx.Node | None) -> list[Any]:
-    """Operands that a node writes to."""
-    if node is None or node.op != "call_function":
-        return []
-    writes = ops.aliasing(node.target).writes
-    return list(node.all_input_nodes) if writes == ops.ALL else [ops.argument(node, name) for name in writes]

@@ -21,7 +21,7 @@ import torch
 from commcc.graph.ops import argument, facts, group_size_of, is_compute
 from commcc.graph.ops.twins import functional
 from commcc.verify.claims import Claims
-from commcc.verify.contents import BITS, CAST, is_widening
+from commcc.verify.contents import CAST, gathered_as, is_widening
 from commcc.verify.memory import LOAD
 from commcc.verify.pair import Difference, settings
 from commcc.verify.sizes import Poly, Undecidable
@@ -125,7 +125,8 @@ def _sends_casts(pair: Pair, step: Step) -> bool:
 
 def _is_new(pair: Pair, step: Step) -> bool:
     if step.kind in (LAUNCH, CONVERSION):
-        return any(source not in pair.before.sources and not is_widening(pair.table, source) for source in step.sources)
+        done = [gathered_as(pair.table, source) for source in step.sources]
+        return any(source not in pair.before.sources and not is_widening(pair.table, source) for source in done)
     return step.term not in pair.old_terms
 
 
@@ -366,8 +367,6 @@ def _unsent(pair: Pair, source: int) -> None:
     inner = pair.table.keys[source][1]
     parts = (inner,) if isinstance(inner, int) else tuple(part for part, _ in inner)
     launch = pair.table.keys[source][0] != CAST
-    if any(pair.table.keys[other][:2] == (BITS, source) for other in pair.after.sources):
-        return  # sent as bytes, with others
     if worker not in pair.before.live:
         _unneeded(pair, worker, f"{what} was dead code and is gone", launch)
     elif pair.known(source) and not pair.changed:

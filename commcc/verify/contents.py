@@ -23,6 +23,7 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_right
 from collections import Counter
+from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -285,10 +286,29 @@ def _scatter_column(table: Terms, column: list[Leaf], over: Over) -> Leaf:
 
 
 def counts(table: Terms, content: int) -> dict[int, Size]:
-    """Elements of a content by source, for the sources that stand for work."""
+    """Elements of a content by source, for the sources that stand for work; of what is gathered as bytes, elements too.
+
+    Bytes that are no whole elements count one each.
+    """
     elements: dict[int, Size] = {}
     _count(items_of(table, content), 1, elements)
-    return {source: n for source, n in elements.items() if table.keys[source][0] in COUNTED}
+    work: dict[int, Size] = {}
+    for seen, count in elements.items():
+        source = gathered_as(table, seen)
+        own, dtype = table.dtype.get(seen), table.dtype.get(source)
+        sent = count
+        if source != seen and own is not None and dtype is not None:
+            with suppress(Undecidable):
+                sent = _scaled(count, own, dtype)
+        if table.keys[source][0] in COUNTED:
+            work[source] = work.get(source, 0) + sent
+    return work
+
+
+def gathered_as(table: Terms, source: int) -> int:
+    """The gather of elements that a gather of their bytes is; any other source itself."""
+    key = table.keys[source]
+    return key[1] if key[0] == BITS and table.keys[key[1]][0] == GATHER else source
 
 
 def _count(items: Items, times: Size, elements: dict[int, Size]) -> None:

@@ -11,9 +11,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch.utils._pytree import tree_leaves
+
 from commcc.base.terms import Kind
-from commcc.graph.ops import facts
+from commcc.graph.ops import argument, facts, is_getitem
 from commcc.graph.ops.names import constants_of
+from commcc.graph.ops.operands import written
+from commcc.graph.ops.products import DENSE
+from commcc.graph.ops.views import BY_INDEX
 from commcc.verify.annotations import hold_against
 from commcc.verify.barriers import place
 from commcc.verify.contents import (
@@ -72,14 +78,10 @@ def launch(state: State, node: fx.Node, fact: CollectiveOp, groups: Mapping[str,
         text = f"{path_of(node.target)} writes into a tensor that is conjugated or negated only when it is read"
         state.event("collective", node, text, ("lazy", tuple(out.content for out in outs)))
         trace.barriers.append(node.name)
-    if (
-        fact.kind is Kind.BROADCAST
-        and not outs
-        and not all(
-            t.shape is not None and t.meta.strides is not None and is_contiguous(t.shape, t.meta.strides)
-            for t in inputs
-        )
-    ):  # PyTorch's shape function says one thing, its kernel does another
+    metas = [tensor.meta for tensor in inputs]
+    plain = [m.shape is not None and m.strides is not None and is_contiguous(m.shape, m.strides) for m in metas]
+    # PyTorch's shape function says one thing, its kernel does another.
+    if fact.kind is Kind.BROADCAST and not outs and not all(plain) and layout_counts(node):
         trace.doubts.setdefault("how a broadcast of a tensor lies that is not contiguous", node.name)
     alone = bool(outputs) and _is_alone(table, fact, arguments, inputs)
     if alone:
@@ -111,6 +113,39 @@ def launch(state: State, node: fx.Node, fact: CollectiveOp, groups: Mapping[str,
     trace.steps.append(step)
     _take_off(state, node, value, lent)
     return value
+
+
+def layout_counts(launched: fx.Node) -> bool:
+    """Whether something may tell how the result of a launch lies in memory, or what is computed of it element by
+    element: what looks at strides, views that only some layouts have or that else are copies, whoever sees an output.
+    """
+    seen, stack = {launched}, [launched]
+    while stack:
+        node = stack.pop()
+        for user in node.users:
+            handed_on = _hands_on(node, user)
+            if handed_on is None:
+                return True
+            if handed_on and user not in seen:
+                seen.add(user)
+                stack.append(user)
+    return False
+
+
+def _hands_on(node: fx.Node, user: fx.Node) -> bool | None:
+    """Whether the result of a user may lie as an operand does; None where the user may tell how that lies."""
+    if user.op != "call_function":
+        return None
+    fact = facts(user.target)
+    if fact.wait or is_getitem(user.target) or path_of(user.target) in BY_INDEX:
+        return True
+    if not fact.blind or (fact.views and fact.views != fact.writes):
+        return None
+    if fact.views:  # it writes, and gives what it has written
+        return node in written(user)
+    flat = [part.dim() < 2 for part in tree_leaves(user.meta.get("val")) if isinstance(part, torch.Tensor)]
+    ordered = fact.name in DENSE or argument(user, "memory_format") is torch.contiguous_format
+    return not (ordered or (flat and all(flat)))
 
 
 def _named_alike(arguments: dict[str, Any], groups: Mapping[str, str]) -> dict[str, Any]:

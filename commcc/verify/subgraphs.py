@@ -11,12 +11,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
+import sympy
 import torch
 
 from commcc.graph.index.traits import launches_inside
 from commcc.graph.ops.operands import reaching
+from commcc.serialization.shapes import symbols_of
 from commcc.verify.barriers import sides
 from commcc.verify.contents import CAST
 from commcc.verify.pair import kind_of
@@ -25,7 +28,7 @@ from commcc.verify.terms import ANYTHING, Opaque, Summary, Tensor, key_of
 from commcc.verify.trace import OP
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from torch import fx
 
@@ -35,12 +38,46 @@ if TYPE_CHECKING:
     from commcc.verify.trace import State
 
 
-def parameter(position: int, node: fx.Node) -> str:
-    """A name for an input of a sub-graph that inputs of other shapes do not share."""
+def parameter(position: int, node: fx.Node, fixed: Mapping[str, int]) -> str:
+    """A name for an input of a sub-graph that inputs of other shapes do not share; with the numbers for ``fixed``
+    symbols, as a graph has them that was fixed to these.
+    """
+
+    def told(size: Any) -> Any:
+        expression: Any = getattr(getattr(size, "node", None), "expr", None)
+        named = [symbol for symbol in getattr(expression, "free_symbols", ()) if str(symbol) in fixed]
+        return expression.xreplace({symbol: sympy.Integer(fixed[str(symbol)]) for symbol in named}) if named else size
+
     val = node.meta.get("val")
     if not isinstance(val, torch.Tensor):
-        return f"{position}: {type(val).__name__}"
-    return f"{position}: {tuple(val.shape)} {strides_of(val)} {val.dtype} {val.device}"
+        number = isinstance(val, torch.SymInt) and getattr(told(val), "is_Integer", False)
+        return f"{position}: {'int' if number else type(val).__name__}"
+    shape, strides = (sizes and tuple(map(told, sizes)) for sizes in (tuple(val.shape), strides_of(val)))
+    return f"{position}: {shape} {strides} {val.dtype} {val.device}"
+
+
+def inputs_by_fixed(inputs: Iterable[tuple[fx.Node, Value]], fixed: Mapping[str, int]) -> list[Value | None]:
+    """The inputs of a sub-graph of which fixed sizes decide what is known, None for others; empty without any."""
+    known: list[Value | None] = []
+    for node, value in inputs:
+        val = node.meta.get("val")
+        concerned = not symbols_of(val).isdisjoint(fixed) or (bool(fixed) and type(val) is int)
+        known.append(value if concerned and isinstance(value, (int, Tensor)) else None)
+    return known if any(value is not None for value in known) else []
+
+
+def misfit(operands: Sequence[Any], inputs: Sequence[Value | None]) -> str:
+    """Why a call may hand its sub-graph other sizes than those that it was traced for; empty where it does not."""
+    if len(operands) != len(inputs):
+        return "which operand becomes which input of a sub-graph that has fixed sizes is not known"
+    for place, (handed, known) in enumerate(zip(operands, inputs, strict=True)):
+        pairs: list[tuple[Any, Any]] = [] if known is None else [(handed, known)]
+        if isinstance(known, Tensor):
+            shape = handed.shape if isinstance(handed, Tensor) else None
+            pairs = list(zip_longest(shape or (), known.shape or ()))
+        if any(type(size) is int and (type(own) is not int or own != size) for own, size in pairs):
+            return f"operand {place} is not known to be of the size to which this input of its sub-graph is fixed"
+    return ""
 
 
 def meeting(graph: fx.Graph, root: torch.nn.Module) -> list[fx.Node]:

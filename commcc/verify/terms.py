@@ -122,7 +122,8 @@ class Terms:
     strides: how the operands of ops were laid out in the first graph, by the op's term. lying: terms there that say so
     themselves, since results may depend on it. believed: strides that only a ``val`` says, by op and operands.
     judged: calls that :mod:`commcc.verify.annotations` looked at. same: contents of other normal forms that are one.
-    summaries, signatures: what sub-graphs do, take and give, by term. subgraphs: their terms, by identity.
+    summaries, signatures: what sub-graphs do, take and give, by term. fixed_inputs: of those of the first graph, inputs
+    of which fixed sizes decide what is known. subgraphs: their terms, by identity.
     one_root: both graphs refer to the same objects, so that constants need not be looked into. group_sizes: what BEFORE
     declares of the groups of both. in_flight: inputs that BEFORE waits for, as AFTER then must.
     """
@@ -141,6 +142,7 @@ class Terms:
         self.lying: set[int] = set()
         self.judged: set[tuple[Any, ...]] = set()
         self.signatures: dict[int, tuple[list[Meta], ...]] = {}
+        self.fixed_inputs: dict[int, list[list[Value | None]]] = {}
         self.believed: dict[tuple[Any, ...], list[Shape]] = {}
         self.plain_metas: dict[PlainMeta, Meta] = {}
         self.summaries: dict[int, Summary] = {}

@@ -105,7 +105,7 @@ class Trace:
     placed: key, node and barriers before it of what is no step (:mod:`commcc.verify.barriers`).
     constants: what ``get_attr`` nodes read, by name.
     hidden: memory of values without a shape, by term. detached: contents without gradient, and the first node that
-    says so. disputed: what is wrong in the ``val`` of a node, and whether that is sure. writers: who made each version.
+    says so. disputed: what may be wrong in what a node says, and whether that is sure. writers: who made each version.
     rows: rank in each group as gathers in place take it to be, and the first that does. idle: waits for nothing.
     alone: groups that are taken to be of one rank, and the first launch that does.
     doubts: why what is written or read may be something else, and the first node that this is about.

@@ -35,7 +35,7 @@ from commcc.graph.ops.views import GATHERING
 from commcc.graph.program import is_plain
 from commcc.serialization.attributes import content_hash, find, surroundings_hash
 from commcc.serialization.fake_ops import UnknownValue
-from commcc.verify.annotations import check_allocation, hold_against, hold_element_against
+from commcc.verify.annotations import check_allocation, hold_against, hold_element_against, note_uses
 from commcc.verify.entangled import WHY, entangled, lazily, named, peculiarities
 from commcc.verify.explained import Explainer
 from commcc.verify.hidden import opaque_in
@@ -46,7 +46,7 @@ from commcc.verify.normalise import check_order
 from commcc.verify.regroup import regroups
 from commcc.verify.same import opening
 from commcc.verify.sizes import UNKNOWN, Impossible, Undecidable, mismatch, relevant
-from commcc.verify.subgraphs import Body, deeds_of, meeting, parameter
+from commcc.verify.subgraphs import Body, deeds_of, inputs_by_fixed, meeting, parameter
 from commcc.verify.terms import ANYTHING, Opaque, Summary, Tensor, Value, all_tensors, key_of, tensors_in
 from commcc.verify.trace import OP, VIEW, Event, Output, Step, Trace
 from commcc.verify.verdict import Report
@@ -387,7 +387,10 @@ class Tracer(Explainer):
         held = find(self.root, name)
         if isinstance(held, fx.GraphModule):
             casting = self.casting or any(facts(user.target).name in CASTING for user in node.users)
-            return Opaque(self._subgraph(held, casting))
+            term = self._subgraph(held, casting)
+            if self.first and term in self.table.fixed_inputs:
+                note_uses(self, node)
+            return Opaque(term)
         known = self.trace.constants.get(name)
         if isinstance(known, Tensor):
             return self._now(node, known)
@@ -456,7 +459,7 @@ class Tracer(Explainer):
         deeper: Any = {"depth": self.depth + 1, "groups": self.groups, "fixed": self.fixed}
         inner = Tracer(table, module, first=self.first, **deeper)
         inner.casting = casting
-        trace = inner.walk(module.graph, {node.name: parameter(i, node) for i, node in enumerate(places)})
+        trace = inner.walk(module.graph, {node.name: parameter(i, node, self.fixed) for i, node in enumerate(places)})
         self.trace.events.extend(replace(event, filled=None) for event in trace.events)
         for name in ("live", "doubts", "alone", "disputed"):
             getattr(self.trace, name).update(getattr(trace, name))
@@ -467,6 +470,8 @@ class Tracer(Explainer):
         if doubt := body.doubt():
             table.undecided.setdefault(term, f"in a sub-graph: {doubt}")
         table.summaries[term] = body.summary()
+        if self.first and (known_by := inputs_by_fixed([(node, inner.env[node]) for node in places], self.fixed)):
+            table.fixed_inputs.setdefault(term, []).append(known_by)
         given = [value.meta for _, value in trace.inputs if isinstance(value, Tensor)]
         table.signatures[term] = (given, [o.value.meta for o in trace.outputs if isinstance(o.value, Tensor)])
         table.subgraphs[id(module)] = (term, module)

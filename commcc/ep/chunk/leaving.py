@@ -32,17 +32,18 @@ PROOFS = {
 def kept_whole(view: View, trial: Trial, members: set[int]) -> set[int]:
     """Nodes at the end of a body that run once on the whole: behind a reduction, rounding of a sum, and views in front.
 
-    Parts of a sum are added up before they are rounded, as the whole does it. Then up from every graph output and from
-    what runs once: nodes of one operand that is a part of a sum of the same dtype.
+    Parts of a sum are added up before they are rounded, as the whole does it. Then up from everything that is used
+    outside, where strides and memory of a view count, and from what runs once: nodes of one operand that is a part of
+    a sum of the same dtype.
     """
-    whole = set(trial.after) | _rounded(view, trial, members)
-    ends = [node for node in members if any(view.index.ops[user] == "output" for user in view.index.users[node])]
-    ends += [pred for node in whole for pred in view.index.data_preds[node]]
+    whole, index = set(trial.after) | _rounded(view, trial, members), view.index
+    ends = [node for node in members if any(user not in members and view.alive[user] for user in index.users[node])]
+    ends += [pred for node in whole for pred in index.data_preds[node]]
     for end in sorted(set(ends), reverse=True):
         node = end
         while node in members and _follows(view, trial, members | whole, node, whole):
             whole.add(node)
-            node = view.index.data_preds[node][0]
+            node = index.data_preds[node][0]
     return whole & members
 
 
@@ -130,7 +131,7 @@ def leaving(view: View, trial: Trial, draft: Draft, inside: set[int]) -> tuple[J
         state = trial.states.get(node)
         if not isinstance(state, State) or state.kind not in PROOFS:
             _refuse(view, draft, node, users, state)
-        if state.kind == "rows":
+        if state.kind == "rows" or (state.kind == "sum" and ops.facts(node.target).views):
             _check_memory(view, draft, number, inside)
         joins.append(Join(number, state.kind, state.dim, PROOFS[state.kind]))
     return tuple(joins)
@@ -157,7 +158,9 @@ def _check_rewritten(view: View, draft: Draft, number: int, users: list[int], in
 
 
 def _check_memory(view: View, draft: Draft, number: int, inside: set[int]) -> None:
-    """Chunks are joined in new memory, row by row: neither a caller may see that, nor what asks how a tensor lies."""
+    """Chunks are put together in new memory: neither a caller may see that, nor what asks how a tensor lies, nor who
+    reads another view of what is written.
+    """
     index, node = view.index, view.nodes[number]
     own = set(index.storages[number])
     # What lies otherwise than joined chunks, as far as that goes.
@@ -173,7 +176,7 @@ def _check_memory(view: View, draft: Draft, number: int, inside: set[int]) -> No
     asks = (user for at in strided for user in index.users[at] if user not in inside)
     asking = next((user for user in asks if ops.facts(view.nodes[user].target).storage), seen)
     if asking is not None:
-        what = f"lies in memory otherwise than joined chunks do, which '{index.names[asking]}' shows"
+        what = f"lies in memory otherwise than what is put together of chunks, which '{index.names[asking]}' shows"
         refuse(draft.root, node, what, "make it contiguous in the module, or leave this module whole")
     shown = [other for other in index.output_slots if own.intersection(index.storages[other])]
     outer = [n for n in view.sharing(number) if n not in inside and index.ops[n] == "placeholder"]
@@ -181,6 +184,14 @@ def _check_memory(view: View, draft: Draft, number: int, inside: set[int]) -> No
     if shown and others:
         what = f"is returned, or a view of it, in the memory of '{index.names[others[0]]}'; joined chunks are a copy"
         refuse(draft.root, node, what, "return a copy of it (clone)")
+    targets = ((at, own & set(index.storages[target])) for at, written in index.writes.items() for target in written)
+    first = min((at for at, met in targets if met and at not in inside), default=len(view.nodes))
+    # All that leaves in this memory gets memory of its own.
+    apart = {n: [user for user in index.users[n] if user not in inside] for n in view.sharing(number) if n in inside}
+    leave = [n for n, users in apart.items() if users]
+    if len(leave) > 1 and any(user > first for n in leave for user in apart[n]):
+        what = f"is written by '{index.names[first]}' in the memory of {named(view.nodes[n] for n in leave)}"
+        refuse(draft.root, node, f"{what}, which chunks have copies of", "write to a copy outside the module")
 
 
 def _refuse(view: View, draft: Draft, node: fx.Node, users: list[int], state: object) -> NoReturn:

@@ -105,9 +105,9 @@ def made_of_inputs(index: GraphIndex, starts: tuple[int, ...]) -> Source | None:
             inputs.add(node)
             continue
         does_more = index.compute[node] or node in index.stays or node in index.writes or node in index.host_syncs
-        launched = index.launches.get(index.wait_of.get(node, node))
-        sends = launched is not None and launched.kind is not Kind.ALL_GATHER
-        if does_more or (sends and not reduces_scale(index, index.wait_of.get(node, node))):
+        launch = index.wait_of.get(node, node)
+        sends = launch in index.launches and index.launches[launch].kind is not Kind.ALL_GATHER
+        if does_more or (sends and not reduces_scale(index, launch)):
             return None
         chain.add(node)
         stack.extend(index.data_preds[node])

@@ -2,10 +2,11 @@
 
     written(node)          # nodes of the tensors that it writes
     sources(node)          # nodes in whose storage its result may be
+    may_write(node)        # as written(node), and all operands where one is a graph
     called(node)           # ops that a higher-order op is given to call
 
-Limits: what graphs do that are handed to a higher-order op is not seen here, but for :func:`storages` and
-:func:`rewritten`, for which they write all that they are given, and give it back.
+Limits: what graphs do that are handed to a higher-order op is not seen here, but for :func:`may_write`,
+:func:`storages` and :func:`rewritten`, for which they write all that they are given, and give it back.
 """
 
 from __future__ import annotations
@@ -35,6 +36,13 @@ def written(node: fx.Node) -> tuple[fx.Node, ...]:
         return tuple(node._input_nodes)
     nodes = _named(node, fact.writes)
     return tuple(dict.fromkeys((*nodes, *nodes_in(node.kwargs)))) if fact.writes_keywords else nodes
+
+
+def may_write(node: fx.Node) -> tuple[fx.Node, ...]:
+    """Operands that a node writes, or may write where it is handed a graph; none of a node that calls nothing."""
+    if node.op != "call_function":
+        return ()
+    return tuple(node.all_input_nodes) if _runs_graphs(node) else written(node)
 
 
 def sources(node: fx.Node) -> tuple[fx.Node, ...]:
@@ -87,8 +95,7 @@ def rewritten(node: fx.Node, readers: Iterable[fx.Node] | None = None) -> bool:
     """Whether the operands of a node may be written behind it: before the last of some readers, or ever."""
     shown, left, at = storages(node.all_input_nodes), None if readers is None else set(readers), node.next
     while at.op != "root" and (left is None or left):
-        changed = at.all_input_nodes if _runs_graphs(at) else written(at) if at.op == "call_function" else ()
-        if not shown.isdisjoint(storages(changed)):
+        if not shown.isdisjoint(storages(may_write(at))):
             return True
         if left is not None:
             left.discard(at)

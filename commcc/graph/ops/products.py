@@ -30,6 +30,8 @@ COMPUTE = frozenset(
 )
 #: Products that something is added to, by what they are without it.
 WITH_ADDITION = {"aten.addmm": "aten.mm", "aten.baddbmm": "aten.bmm"}
+#: Products whose results lie in order, however their operands do.
+DENSE = frozenset({*WITH_ADDITION, *WITH_ADDITION.values()})
 #: Products with a bias as their first operand.
 BIASED = frozenset({*WITH_ADDITION, "aten.addmv"})
 #: Products of groups of rows, whose ends ``offs`` says.

@@ -115,3 +115,15 @@ REGROUPING: dict[str, Regrouping] = {
     "bucketing._pre_bucket_all_gather.default": Regrouping.GATHER_BUFFER,
     "bucketing._pre_bucket_reduce_scatter.default": Regrouping.SCATTER_BUFFER,
 }
+#: Of these, views that PyTorch gives of every tensor, however it lies in memory.
+BY_INDEX = frozenset(
+    path
+    for path, how in REGROUPING.items()
+    if how
+    in {
+        *(Regrouping.ALIAS, Regrouping.PERMUTE, Regrouping.TRANSPOSE, Regrouping.SWAP, Regrouping.EXPAND),
+        *(Regrouping.SLICE, Regrouping.NARROW_OP, Regrouping.SELECT, Regrouping.UNBIND, Regrouping.CHUNK),
+        *(Regrouping.SPLIT, Regrouping.SPLIT_SIZES, Regrouping.SPLIT_WITH_SIZES, Regrouping.UNSQUEEZE),
+        *(Regrouping.SQUEEZE, Regrouping.SQUEEZE_DIM, Regrouping.SQUEEZE_DIMS),
+    }
+) - {"aten.lift.default"}

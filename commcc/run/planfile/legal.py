@@ -12,6 +12,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from commcc.base.terms import Kind
+from commcc.base.text import plural
 from commcc.graph.annotations import EXCHANGES
 from commcc.graph.index.host import early_reads
 from commcc.plan import Fusing, HostCopy, Merging, Reordering, TagEntry, WaitLabel
@@ -35,6 +36,7 @@ def problems(plan: Plan, index: GraphIndex) -> Iterator[Problem]:
     yield from _of_host_copies(plan, index)
     yield from _of_launches("tags", (tag.launch for tag in plan.of(TagEntry)), index)
     if isinstance(plan.rewrite, Merging):
+        yield from _of_copies(plan.rewrite)
         yield from _of_merging(plan.rewrite, index)
     if isinstance(plan.rewrite, Fusing):
         yield from _of_launches("fusions", (fusion.launch for fusion in plan.rewrite.fusions), index)
@@ -44,6 +46,14 @@ def _of_launches(part: str, nodes: Iterable[int], index: GraphIndex) -> Iterator
     for number, node in enumerate(nodes):
         if node not in index.launches:
             yield (part, number), f"'{index.names[node]}' launches no collective"
+
+
+def _of_copies(merging: Merging) -> Iterator[Problem]:
+    for number, bucket in enumerate(merging.buckets):
+        members, copies = len(bucket.members), len(bucket.copies)
+        if copies != members:
+            what = f"'copies' has {plural(copies, 'value')}, and the bucket {plural(members, 'member')}"
+            yield ("buckets", number, "copies"), f"{what}: give true or false for each member, or plan again"
 
 
 def _of_merging(merging: Merging, index: GraphIndex) -> Iterator[Problem]:
@@ -106,8 +116,8 @@ def _of_bucket(bucket: Bucket, index: GraphIndex) -> Iterator[str]:
     if strange:
         yield f"'{strange[0]}' launches no collective"
         return
-    if len(bucket.members) < 2 or len(bucket.copies) != len(bucket.members):
-        yield "a bucket has two members or more, and as many copies"
+    if len(bucket.members) < 2:
+        yield f"a bucket has two members or more, not {len(bucket.members)}"
         return
     for member in bucket.members:
         what = _of_member(bucket, member, index)
