@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 #: What :func:`glance` makes, in turn: on graphs with buckets the first few are rarely far from the best of many.
 GLANCED: tuple[Start, ...] = (
-    *((LINE, (700, 4000, 0, -1)), (LINE, (0, 1500, 0, 2)), (LINE, (500, 1000, 0, 2, 1, 0, -1, 20_000))),
-    *((OWN, (1000, 8000, 1000, 4)), (OWN, (700, 16000, 0, -1)), (LINE, (1000, 4000, 1000, -1))),
-    *((BEST, (0, 1500, 0, -1)), (LINE, (700, 1000, 0, 4, 2, 0, -1, 20_000))),
+    *((LINE, (700, 4000, 0, -1)), (OWN, (1000, 16000, 0, 4)), (OWN, (0, 8000, 0, 2, 1))),
+    *((LINE, (500, 1000, 0, 2, 1, 0, -1, 20_000)), (LINE, (0, 4000, 1000, 2, 1)), (OWN, (700, 16000, 0, -1))),
+    *((BEST, (0, 1500, 0, -1)), (LINE, (0, 1500, 0, 2))),
 )
 #: At least this many of these are made, even where they are hopeless.
 _ENOUGH = 2
