@@ -166,6 +166,31 @@ def test_nothing_independent():
     assert found.slack_ns == 0
 
 
+def test_a_critical_path_shorter_than_the_step_is_no_reason():
+    """The longest path takes 50 ns of a step of 130: the queue decides."""
+    g = Graph()
+    x = g.input()
+    sends = [g.send(f"ag{i}", 40, "dp", x) for i in range(3)]
+    g.output(*[g.mm(f"use{i}", 10, g.waited(f"w{i}", send)) for i, send in enumerate(sends)])
+    found = g.explain("ag1")
+    assert found.exposed_ns == 30
+    assert [knob.text for knob in found.knobs] == [
+        "none: others take its place in its queue; less to send on group dp would help"
+    ]
+
+
+def test_a_step_that_compute_behind_the_collective_fills():
+    """The longest path, ag to long, takes 100 ns; the compute stream needs 110 after no order."""
+    g = Graph()
+    x = g.input()
+    first, second = g.send("ag", 40, "dp", x), g.send("ar", 40, "tp", x)
+    long = g.mm("long", 60, g.waited("w", first))
+    g.output(long, g.mm("short", 10, g.waited("v", second)))
+    assert [knob.text for knob in g.explain("ag").knobs] == [
+        "none: less to send, or a faster link, is all that would help here"
+    ]
+
+
 def test_too_little_is_independent():
     g = Graph()
     x = g.input()
