@@ -191,6 +191,19 @@ def test_a_step_that_compute_behind_the_collective_fills():
     ]
 
 
+def test_a_step_that_another_collective_makes_longer_than_its_bound():
+    """The path of 90 ns through both is critical, but until the second one is overlapped the step takes 120."""
+    g = Graph()
+    x = g.input()
+    first = g.mm("first", 10, g.waited("w", g.send("ag", 20, "dp", x)))
+    g.mm("late", 20, g.waited("v", g.send("ar", 40, "tp", first)))
+    g.output(g.mm("other", 30, first))
+    assert [knob.text for knob in g.explain("ag").knobs] == [
+        "none: no change to it alone helps but less to send, or a faster link"
+    ]
+    assert "other above its wait" in g.explain("ar").knobs[0].text
+
+
 def test_too_little_is_independent():
     g = Graph()
     x = g.input()
