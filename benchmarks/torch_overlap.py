@@ -9,7 +9,7 @@ What the harness changes in the peer, so that it neither gains nor loses by runn
   ms; where it asks for a collective of 0 bytes it gets the latency. For ``estimate_roofline_runtime_ms``,
   which imports triton, the same durations are given (it only logs them);
 * its graph is relabelled to the CPU, because it merges by tracing on the device; the result is labelled
-  back, so that both sides are priced as on the device;
+  back by the names of nodes, so that both sides are priced as on the device;
 * its memory tracker does not count CPU tensors and takes storages from the fake tensors; it gets the
   buffers, sizes and never freed inputs of commcc's memory model, so that both have the same budget;
 * its option ``overlap_scheduling_autofix_cycles`` is on, without which it fails on some graphs;
@@ -104,7 +104,8 @@ class Peer:
     def __init__(self, program: Any, on_cpu: Any, model: Any) -> None:
         self._program, self._on_cpu, self._model = program, on_cpu, model
         self._given = Given.of(program, model)
-        self._mixed = len({leaf.device.type for leaf in tensors(program.graph)}) > 1
+        self._on_host = on_host(program.graph)
+        self._mixed = len(set(self._on_host.values())) > 1
 
     def run(self, mode: str) -> Made:
         """The pass with the options of a mode; its process groups must be registered."""
@@ -147,17 +148,21 @@ class Peer:
         made = from_graph_module(module, self._program.groups, self._program.header)
         plain_gathers(made.graph)
         if self._mixed:  # else all is on one device, whatever its name, and prices are the same
-            relabel(made.graph, torch.device("cuda", 0))
+            relabel(made.graph, torch.device("cuda", 0), self._on_host)
         return made
 
 
-def tensors(graph: Any) -> Iterator[Any]:
-    """All tensors among the values of the nodes."""
+def on_host(graph: Any) -> dict[str, bool]:
+    """For the name of each node with tensors whether all of them are on the CPU."""
     import torch
     from torch.utils._pytree import tree_leaves
 
+    found = {}
     for node in graph.nodes:
-        yield from (leaf for leaf in tree_leaves(node.meta.get("val")) if isinstance(leaf, torch.Tensor))
+        leaves = [leaf for leaf in tree_leaves(node.meta.get("val")) if isinstance(leaf, torch.Tensor)]
+        if leaves:
+            found[node.name] = all(leaf.device.type == "cpu" for leaf in leaves)
+    return found
 
 
 def plain_gathers(graph: Any) -> None:

@@ -179,6 +179,15 @@ def test_other_copies_move():
     assert {str(n.meta["val"].device) for n in graph.nodes if "val" in n.meta} == {"cuda:0"}
 
 
+def test_what_is_known_is_not_guessed():
+    graph = host_graph({"device": torch.device("cpu"), "non_blocking": True})
+    names = [n.name for n in graph.nodes]
+    relabel(graph, torch.device("cuda:0"), {names[0]: True, names[1]: False})
+    nodes = list(graph.nodes)
+    assert [str(n.meta["val"].device) for n in nodes[:-1]] == ["cpu", *["cuda:0"] * 4]
+    assert nodes[1].kwargs["device"] == torch.device("cuda:0")
+
+
 def test_views_keep_strides_and_offset():
     graph = fx.Graph()
     x = graph.placeholder("x")

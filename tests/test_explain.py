@@ -166,6 +166,44 @@ def test_nothing_independent():
     assert found.slack_ns == 0
 
 
+def test_a_critical_path_shorter_than_the_step_is_no_reason():
+    """The longest path takes 50 ns of a step of 130: the queue decides."""
+    g = Graph()
+    x = g.input()
+    sends = [g.send(f"ag{i}", 40, "dp", x) for i in range(3)]
+    g.output(*[g.mm(f"use{i}", 10, g.waited(f"w{i}", send)) for i, send in enumerate(sends)])
+    found = g.explain("ag1")
+    assert found.exposed_ns == 30
+    assert [knob.text for knob in found.knobs] == [
+        "none: others take its place in its queue; less to send on group dp would help"
+    ]
+
+
+def test_a_step_that_compute_behind_the_collective_fills():
+    """The longest path, ag to long, takes 100 ns; the compute stream needs 110 after no order."""
+    g = Graph()
+    x = g.input()
+    first, second = g.send("ag", 40, "dp", x), g.send("ar", 40, "tp", x)
+    long = g.mm("long", 60, g.waited("w", first))
+    g.output(long, g.mm("short", 10, g.waited("v", second)))
+    assert [knob.text for knob in g.explain("ag").knobs] == [
+        "none: less to send, or a faster link, is all that would help here"
+    ]
+
+
+def test_a_step_that_another_collective_makes_longer_than_its_bound():
+    """The path of 90 ns through both is critical, but until the second one is overlapped the step takes 120."""
+    g = Graph()
+    x = g.input()
+    first = g.mm("first", 10, g.waited("w", g.send("ag", 20, "dp", x)))
+    g.mm("late", 20, g.waited("v", g.send("ar", 40, "tp", first)))
+    g.output(g.mm("other", 30, first))
+    assert [knob.text for knob in g.explain("ag").knobs] == [
+        "none: no change to it alone helps but less to send, or a faster link"
+    ]
+    assert "other above its wait" in g.explain("ar").knobs[0].text
+
+
 def test_too_little_is_independent():
     g = Graph()
     x = g.input()

@@ -6,7 +6,7 @@ Tracing needs no accelerator when everything is a fake CPU tensor; what the grap
 
 Values that the program copies to the host (an asynchronous copy with an explicit ``device=cpu``, or a copy
 that is annotated as part of a token-count exchange), and what is computed from them alone, stay on the
-host. Limits: a host value made any other way is taken for a device value.
+host. Limits: a host value made any other way is taken for a device value, unless the caller knows which are.
 """
 
 from __future__ import annotations
@@ -22,15 +22,19 @@ from torch.utils._pytree import tree_any, tree_map
 from commcc.graph.ops import op_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 _CPU = torch.device("cpu")
 #: Annotation of the way of token counts to the host.
 _COUNTS = "EP_token_count_sync"
 
 
-def relabel(graph: fx.Graph, device: torch.device) -> None:
-    """Replace ``cpu`` by ``device`` in all values and arguments of ``graph``, in place."""
+def relabel(graph: fx.Graph, device: torch.device, on_host: Mapping[str, bool] | None = None) -> None:
+    """Replace ``cpu`` by ``device`` in all values and arguments of ``graph``, in place.
+
+    on_host: for names of nodes, whether they are known to stay on the host; others are guessed.
+    """
+    known = on_host or {}
 
     def moved(leaf: Any) -> Any:
         return device if isinstance(leaf, torch.device) and leaf.type == "cpu" else leaf
@@ -45,7 +49,8 @@ def relabel(graph: fx.Graph, device: torch.device) -> None:
             if tree_any(lambda leaf: isinstance(leaf, torch.Tensor), source.meta.get("val"))
         ]
         # What is computed from host values alone is computed there.
-        if _copies_to_host(node) or (tensors and all(source in host for source in tensors)):
+        guess = _copies_to_host(node) or bool(tensors and all(source in host for source in tensors))
+        if known.get(node.name, guess):
             host.add(node)
             continue
         node.args = map_aggregate(node.args, moved)

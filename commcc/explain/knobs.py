@@ -32,10 +32,11 @@ def knobs(case: Case) -> tuple[Knob, ...]:
     helpful.sort(key=lambda knob: (knob.besides, -(knob.saves_ns or 0)))
     if not helpful:
         return (Knob(f"none: {_nothing_else(case)}"),)
-    left = case.findings.cost - sum(knob.saves_ns or 0 for knob in helpful)
+    saved = sum(knob.saves_ns or 0 for knob in helpful)
+    left = case.findings.cost - saved
     # Advice whose saving is not known may cover the rest.
     if left * 2 > case.findings.cost and all(knob.saves_ns is not None for knob in helpful):
-        helpful.append(Knob(f"for the rest none: {_nothing_else(case)}", besides=True))
+        helpful.append(Knob(f"for the rest none: {_nothing_else(case, saved)}", besides=True))
     return tuple(helpful)
 
 
@@ -213,19 +214,27 @@ def _asynchronous(case: Case) -> Iterator[Knob]:
         yield Knob("capture the graph with an asynchronous collective and a wait in place of this op", None, saves)
 
 
-def _nothing_else(case: Case) -> str:
-    """Why nothing in reach of the tool helps."""
+def _nothing_else(case: Case, saved_ns: int = 0) -> str:
+    """Why nothing in reach of the tool helps. saved_ns: what the advice that comes first saves."""
     context, launch = case.search.context, case.scene.launch
-    paths, jobs = context.paths, context.jobs
+    paths, jobs, bound = context.paths, context.jobs, context.prediction.bound.ns
+    step = max(bound, context.timeline.step_ns - saved_ns)
     through = paths.head[launch] + jobs.compute[launch] + jobs.transfer[launch] + paths.landed[launch]
-    # A path within 1 % of the critical one is as good as critical.
-    if through * 100 >= context.prediction.bound.parts.get("critical path", through) * 99:
+    # A longest path that is shorter than the step is no reason: streams that are busy for longer may be.
+    if _nearly(through, step):
         return f"the critical path goes through it, and takes {duration(through)} in every order"
     if case.search.notable(max(case.findings.queue, case.findings.queue_after)):
         return f"others take its place in its queue; less to send on group {case.scene.collective.group} would help"
     if case.search.notable(case.findings.cost):
-        return "less to send, or a faster link, is all that would help here"
+        if _nearly(bound, step):
+            return "less to send, or a faster link, is all that would help here"
+        return "no change to it alone helps but less to send, or a faster link"
     return "other collectives overlap with it; explain those that are waited for"
+
+
+def _nearly(ns: int, step_ns: int) -> bool:
+    """Whether it is the step, but for 1 %."""
+    return ns * 100 >= step_ns * 99
 
 
 _MAKERS = (_asynchronous, _move, _beyond, _limits, _groups, _bucket, _chunk, _split, _async_tp)
