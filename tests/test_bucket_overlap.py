@@ -138,7 +138,7 @@ def queues(index, left_out=frozenset()):
 @pytest.mark.parametrize("name", ["tiny_llama_fsdp4_bw", "tiny_moe_fsdp4_ep2_bw"])
 def test_what_is_not_merged_keeps_its_place_in_the_queue(name):
     model = load_model()
-    program = run(sample(name), parse_pipeline("reorder"), model=model).program
+    program = run(sample(name), parse_pipeline("reorder{effort=1}"), model=model).program
     after, plan, index = bucketed(program, Bucket(strategy="overlap", memory_budget=None), model)
     assert plan.rewrite.buckets
     merged = frozenset(index.names[m] for b in plan.rewrite.buckets for m in b.members)

@@ -237,7 +237,7 @@ def test_slow_copies_are_not_made():
 
 def test_a_list_of_caps_counts_buckets_of_a_key():
     model = load_model("h100")
-    program = run(sample("tiny_llama_fsdp4_bw"), parse_pipeline("reorder"), model=model).program
+    program = run(sample("tiny_llama_fsdp4_bw"), parse_pipeline("reorder{effort=1}"), model=model).program
     context = PlanContext.of(program, model)
     size = {c.launch: max(c.input_bytes, c.output_bytes) for c in context.ident.collectives}
 
