@@ -19,6 +19,7 @@ from commcc.graph.memory import live_bytes
 from commcc.passes.base import PlanContext
 from commcc.passes.bucket import Bucket
 from commcc.passes.options import build, parse_pipeline
+from commcc.passes.reorder import Reorder
 from commcc.run.pipeline import run
 from commcc.schedule import Problem
 from commcc.serialization import load
@@ -196,6 +197,21 @@ def test_memory_comes_before_the_step():
     tight = run(program, [replace(AUTO, memory_budget=own / 2**30)], model=model)
     assert tight.steps[0].report["buckets"] == 0
     assert live_bytes(build_index(tight.program)).peak_bytes <= own
+
+
+@pytest.mark.full
+def test_a_budget_that_nothing_meets_leads_to_as_short_a_step_as_the_one_that_is_reached():
+    program, model = load(SAMPLES / "tiny_moe_fsdp4_ep2_bw.fx.txt.gz"), load_model("h100")
+
+    def found(budget):
+        passes = [replace(AUTO, memory_budget=budget / 2**30), Reorder(memory_budget=budget / 2**30)]
+        report = run(program, passes, model=model).steps[-1].report
+        return report["step_ms"][1], report["peak_bytes"][1]
+
+    own = live_bytes(build_index(program)).peak_bytes
+    step, peak = found(own * 9 // 10)
+    assert own * 9 // 10 < peak <= own
+    assert step <= found(peak)[0] * 1.01
 
 
 def test_a_graph_without_collectives():

@@ -50,7 +50,8 @@ where the step is more than 2 % above the bound. These end after four schedules 
 shorter.
 
 Where no order meets the budget, a few schedules are made under budgets that do not depend on it, and moves lower the
-peaks of all these orders step by step before they make them shorter. A smaller budget may still lead to another order.
+peaks of all these orders step by step before they make them shorter. Then all is done once more, with the lowest peak
+that was reached as the budget. A smaller budget may still lead to another order.
 """
 
 from __future__ import annotations
@@ -143,6 +144,16 @@ def search(problem: Problem, limits: Limits, effort: int, hopeless: int | None =
 
     hopeless: what comes last is not done where it cannot make the step shorter than this.
     """
+    best = _found(problem, limits, effort, hopeless)
+    if limits.budget is None or best.peak_bytes <= limits.budget:
+        return best
+    # Nothing meets the budget. With that in sight no step counts; with what was reached as the budget it does.
+    near = _found(problem, replace(limits, budget=best.peak_bytes), effort, hopeless)
+    shorter = near.peak_bytes <= best.peak_bytes and near.step_ns < best.step_ns
+    return replace(near if shorter else best, tried=best.tried + near.tried)
+
+
+def _found(problem: Problem, limits: Limits, effort: int, hopeless: int | None) -> SearchResult:
     looking = _Search(problem, limits, effort)
     copies = [(OWN, _COPIES_STAY)] if _copies(looking.units) else []
     explored = (*_EXPLORED[:_FIRST], *copies, *_EXPLORED[_FIRST:])

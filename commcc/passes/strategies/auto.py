@@ -43,12 +43,11 @@ from typing import TYPE_CHECKING
 from commcc.base.errors import OptionError
 from commcc.base.gc_pause import no_collection
 from commcc.base.progress import detail
-from commcc.base.record import Record
 from commcc.base.terms import MIB
 from commcc.passes.reorder import Reorder
 from commcc.passes.strategies.choices import BY_BLOCK, CAPS, Choice, Rung, ladder, with_rung
 from commcc.passes.strategies.making import Making
-from commcc.passes.strategies.results import BucketResult, unmerged
+from commcc.passes.strategies.results import AutoReport, BucketResult, unmerged
 from commcc.passes.strategies.spread import GAIN, calmer, shorter_runs, spread
 from commcc.passes.strategies.uneven import BEGIN_WITHIN, NEVER, UNEVEN, improved, improved_from_several, rank
 from commcc.passes.strategies.written import never_worse
@@ -58,7 +57,7 @@ from commcc.planning.bucket_model import AUTO, CASTS_FIRST, COALESCED, COPY, key
 from commcc.planning.eligibility import eligible, select_groups
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from commcc.graph.collectives import Collective
     from commcc.passes.base import PlanContext
@@ -106,20 +105,6 @@ _NEAR, _LEFT = 5, 40
 
 
 @dataclass(frozen=True)
-class AutoReport(Record):
-    """caps_mb: of the chosen bucketing, by key; 0 for no merging, in words for others than caps. bucketings_tried: of
-    caps; unequal_tried: of unequal sizes. scheduled_step_ms:
-    ``unmerged``, ``merged``, of the first schedules where no bucketing came near, or one was better beyond doubt.
-    """
-
-    cost_model: Mapping[str, str]
-    caps_mb: Mapping[str, int | str]
-    bucketings_tried: int
-    unequal_tried: int
-    scheduled_step_ms: Mapping[str, float]
-
-
-@dataclass(frozen=True)
 class Tried:
     """One bucketing. choice: by key. over: bytes above the memory budget. run: most compute between reduce-scatters.
 
@@ -143,6 +128,13 @@ def form(options: Bucket, context: PlanContext) -> BucketResult:
     search = Search(options, context, context.model, taken)
     with no_collection():
         none, best = search.run()
+        if best.over:
+            # Where nothing meets the budget, a few bytes less would count for more than any step. What takes no more
+            # than the one that comes nearest, in a shorter step, is better.
+            again = Search(options, context, context.model, taken, budget=best.peak_bytes)
+            first, near = again.run()
+            if near.peak_bytes <= best.peak_bytes and near.step_ns < best.step_ns:
+                search, none, best = again, first, near
         best = never_worse(context, search, none, best)
     left += unmerged(context.index, taken, best.buckets, options.multi_dtype)
     why = "no merge makes the step shorter under this cost model" if taken else "no collective can be merged"
@@ -152,10 +144,17 @@ def form(options: Bucket, context: PlanContext) -> BucketResult:
 class Search:
     """All that was tried. judged: bucketings of caps, of at most ``effort``; unequal: those of unequal sizes.
 
-    seen: both, and others that were scheduled.
+    seen: both, and others that were scheduled. budget: in bytes, in place of the one that the options give.
     """
 
-    def __init__(self, options: Bucket, context: PlanContext, model: CostModel, taken: list[Collective]) -> None:
+    def __init__(
+        self,
+        options: Bucket,
+        context: PlanContext,
+        model: CostModel,
+        taken: list[Collective],
+        budget: int | None = None,
+    ) -> None:
         index = context.index
         self.options, self.index, self.model, self.taken = options, index, model, taken
         self.costs: Costs = context.costs or model.price(index)
@@ -170,7 +169,7 @@ class Search:
             whole[key] = whole.get(key, 0) + size_of(collective)
         self.keys = sorted(duration, key=lambda key: (-duration[key], key))
         self.ladders = [ladder(largest[key], whole[key]) for key in self.keys]
-        self.limits = Reorder().limits(context.budget(options.memory_budget))
+        self.limits = Reorder().limits(budget or context.budget(options.memory_budget))
         self.tried: dict[Choice, Tried] = {}
         self.seen: list[Tried] = []
         # With form auto copies come first, as without it, so that what comes after can only be better.

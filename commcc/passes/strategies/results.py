@@ -24,7 +24,7 @@ from commcc.planning.bucket_model import AUTO, COALESCED, SIDE_BY_SIDE, BucketMo
 from commcc.planning.merge_cost import MergeCost
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from commcc.graph.collectives import Collective
     from commcc.graph.index import GraphIndex
@@ -47,6 +47,20 @@ class BucketResult:
     remarks: tuple[str, ...] = ()
     moves: tuple[Move, ...] = ()
     before: tuple[Before, ...] = ()
+
+
+@dataclass(frozen=True)
+class AutoReport(Record):
+    """caps_mb: of the chosen bucketing, by key; 0 for no merging, in words for others than caps. bucketings_tried: of
+    caps; unequal_tried: of unequal sizes. scheduled_step_ms:
+    ``unmerged``, ``merged``, of the first schedules where no bucketing came near, or one was better beyond doubt.
+    """
+
+    cost_model: Mapping[str, str]
+    caps_mb: Mapping[str, int | str]
+    bucketings_tried: int
+    unequal_tried: int
+    scheduled_step_ms: Mapping[str, float]
 
 
 def unmerged(
