@@ -109,6 +109,7 @@ def test_rounds_end_where_several_gain_next_to_nothing_unless_they_are_patient(m
         moves.state[0].step -= len(made) in gains
 
     monkeypatch.setattr(stretches, "improve_stretches", improve)
+    monkeypatch.setattr(stretches, "_FARTHEST", 0)
     for gained, rounds in (((2,), 2 + 6), ((3, 5), 5 + 6), ((), 3), ((4,), 3)):
         gains = set(gained)
         stretches.improved_in_rounds(problem, Limits(), own, 20)
@@ -116,6 +117,12 @@ def test_rounds_end_where_several_gain_next_to_nothing_unless_they_are_patient(m
         made.clear()
     stretches.improved_in_rounds(problem, Limits(), own, 20, patient=True)
     assert len(made) == 20
+    made.clear()
+    gains = {2}
+    monkeypatch.setattr(stretches, "_FARTHEST", 2)
+    monkeypatch.setattr(stretches, "_FAR", 1)
+    stretches.improved_in_rounds(problem, Limits(), own, 40)
+    assert len(made) == 2 + 18, "three times as many where the step is far from the bound"
 
 
 def test_large_graphs_are_improved_where_they_are_not_close_to_the_bound(monkeypatch):

@@ -41,7 +41,8 @@ the step longer (:mod:`commcc.schedule.runs`), and compute moves from the longes
 far as that helps (:mod:`commcc.schedule.moves`): on graphs of fewer than 3000 nodes in all orders that were best, so
 that more effort stays no worse, by moves anywhere and then by moves that each change a stretch
 (:mod:`commcc.schedule.stretches`); on larger ones, where it is more than 0.1 % above the bound, by the latter in the
-best one. These end where six rounds of 500 trials together gain less than 0.05 %, or the first three nothing.
+best one. These end where six rounds of 500 trials together gain less than 0.05 %, more of them far from the bound, or
+where the first three gain nothing.
 
 On graphs of 3000 nodes or more, where each schedule takes milliseconds, less is tried. Where three other orders have
 the step of the best one to the ns, something other than the order stands in front of a shorter one: a round ends after

@@ -49,6 +49,8 @@ STATE = ("stop",)
 GAP = 32
 #: See :func:`improved_in_rounds`.
 TRIALS, _ROUNDS, _FIRST, _GAIN = 500, 6, 3, 2000
+#: As many rounds again for each _FAR permille between the bound and the step, at most _FARTHEST times.
+_FAR, _FARTHEST = 40, 2
 
 
 class Known(NamedTuple):
@@ -88,8 +90,10 @@ def improved_in_rounds(problem: Problem, limits: Limits, order: Ints, rounds: in
     begin(graph, moves)
     resized = graph.rows[count].resized > graph.rows[0].resized
     known = None if state.over or resized or not _allowed(graph, moves) else Known.of(graph, moves)
-    # Where each trial costs a simulation of all nodes, one round without a gain is enough.
-    back, reached = _ROUNDS if known is not None else 1, [(int(state.over), int(state.step))]
+    # Where each trial costs a simulation of all nodes, one round without a gain is enough; far from the bound it takes
+    # more rounds to leave what looks like an end.
+    farther = min(_FARTHEST, max(0, int(state.step) - problem.bound) * 1000 // max(1, problem.bound * _FAR))
+    back, reached = _ROUNDS * (1 + farther) if known is not None else 1, [(int(state.over), int(state.step))]
     for _ in range(rounds if count - state.first > 2 else 0):
         if known is None:
             improve(graph, moves, TRIALS, problem.bound)
