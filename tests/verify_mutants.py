@@ -136,9 +136,10 @@ def _earlier_twins(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:
 
 
 def other_operand(graph: fx.Graph, rng: random.Random) -> bool:
-    """An op reads another tensor that looks the same."""
+    """An op reads another tensor that looks the same. What asks for a size is told the same by both."""
     twins = _earlier_twins(graph)
-    sites = [(n, a) for n in _calls(graph) for a in n.all_input_nodes if twins.get(a) and not is_wait(n.target)]
+    readers = [n for n in _calls(graph) if not is_wait(n.target) and "sym_" not in op_name(n.target)]
+    sites = [(n, a) for n in readers for a in n.all_input_nodes if twins.get(a)]
     site = _pick(rng, sites)
     if site is None:
         return False
