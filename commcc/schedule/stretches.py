@@ -80,9 +80,9 @@ class Known(NamedTuple):
 
 
 def improved_in_rounds(problem: Problem, limits: Limits, order: Ints, rounds: int, *, patient: bool = False) -> Ints:
-    """The best order after rounds of :data:`TRIALS`. Unless ``patient`` they end where the last :data:`_ROUNDS` of them
-    gained no more than one part in :data:`_GAIN` of the step and saved no memory above the budget, or where the first
-    :data:`_FIRST` gained nothing.
+    """The best order after rounds of :data:`TRIALS`. Unless ``patient`` they end where the last :data:`_ROUNDS`, more
+    of them far from the bound, gained no more than one part in :data:`_GAIN` of the step and saved no memory above the
+    budget, or where the first :data:`_FIRST` gained nothing.
     """
     moves, graph = Moves.of(problem, limits, order), with_payers(problem, order)
     state, count = moves.state[0], len(graph.nodes)
@@ -100,12 +100,14 @@ def improved_in_rounds(problem: Problem, limits: Limits, order: Ints, rounds: in
         else:
             improve_stretches(graph, moves, known, TRIALS, problem.bound)
         reached.append((int(state.over), int(state.step)))
-        if not patient and len(reached) > back:
+        if patient:
+            continue
+        if len(reached) == _FIRST + 1 and reached[0] == reached[-1]:
+            break
+        if len(reached) > back:
             (over, step), (still, now) = reached[-1 - back], reached[-1]
             if over == still and (step - now) * _GAIN * _ROUNDS <= step * back:
                 break
-        if not patient and len(reached) == _FIRST + 1 and reached[0] == reached[-1]:
-            break
     kept: Ints = moves.places.kept.copy()
     return kept
 

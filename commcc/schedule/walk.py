@@ -68,8 +68,8 @@ class Walk(NamedTuple):
 
 
 class _Base(NamedTuple):
-    """What is known of a base order, whatever the aim. ranks: of what has to run first, by
-    ``own_permille`` and ``launch_permille``.
+    """What is known of a base order, whatever the aim. ranks: of what has to run first, by ``own_permille`` and
+    ``launch_permille``.
     """
 
     graph: Graph
