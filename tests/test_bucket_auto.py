@@ -200,8 +200,9 @@ def test_memory_comes_before_the_step():
 
 
 @pytest.mark.full
-def test_a_budget_that_nothing_meets_leads_to_as_short_a_step_as_the_one_that_is_reached():
-    program, model = load(SAMPLES / "tiny_moe_fsdp4_ep2_bw.fx.txt.gz"), load_model("h100")
+@pytest.mark.parametrize("name", ["tiny_llama_fsdp2_tp2_bw", "tiny_moe_ep2_bw"])
+def test_a_budget_that_nothing_meets_leads_to_as_short_a_step_as_the_one_that_is_reached(name):
+    program, model = load(SAMPLES / f"{name}.fx.txt.gz"), load_model("h100")
 
     def found(budget):
         passes = [replace(AUTO, memory_budget=budget / 2**30), Reorder(memory_budget=budget / 2**30)]
@@ -211,7 +212,7 @@ def test_a_budget_that_nothing_meets_leads_to_as_short_a_step_as_the_one_that_is
     own = live_bytes(build_index(program)).peak_bytes
     step, peak = found(own * 9 // 10)
     assert own * 9 // 10 < peak <= own
-    assert step <= found(peak)[0] * 1.01
+    assert step <= found(peak)[0] * 1.005
 
 
 def test_a_graph_without_collectives():

@@ -50,9 +50,9 @@ six schedules then, planners' schedules are not made unless the graph has merged
 where the step is more than 2 % above the bound. These end after four schedules that do not make the best step of all
 shorter.
 
-Where no order meets the budget, a few schedules are made under budgets that do not depend on it, and moves lower the
-peaks of all these orders step by step before they make them shorter. Then all is done once more, with the lowest peak
-that was reached as the budget. A smaller budget may still lead to another order.
+Where no order of the first round meets the budget, further rounds are made with what was reached as the budget. Where
+none meets it then, a few schedules are made under budgets that do not depend on it, and moves lower the peaks of all
+these orders step by step before they make them shorter. A smaller budget may still lead to another order.
 """
 
 from __future__ import annotations
@@ -145,24 +145,18 @@ def search(problem: Problem, limits: Limits, effort: int, hopeless: int | None =
 
     hopeless: what comes last is not done where it cannot make the step shorter than this.
     """
-    best = _found(problem, limits, effort, hopeless)
-    if limits.budget is None or best.peak_bytes <= limits.budget:
-        return best
-    # Nothing meets the budget. With that in sight no step counts; with what was reached as the budget it does.
-    near = _found(problem, replace(limits, budget=best.peak_bytes), effort, hopeless)
-    shorter = near.peak_bytes <= best.peak_bytes and near.step_ns < best.step_ns
-    return replace(near if shorter else best, tried=best.tried + near.tried)
-
-
-def _found(problem: Problem, limits: Limits, effort: int, hopeless: int | None) -> SearchResult:
     looking = _Search(problem, limits, effort)
     copies = [(OWN, _COPIES_STAY)] if _copies(looking.units) else []
     explored = (*_EXPLORED[:_FIRST], *copies, *_EXPLORED[_FIRST:])
     first = looking.preferred()
     looking.round(explored, first)
+    made = first
+    if looking.missed():
+        # Under a budget that nothing meets nothing is launched early. What was reached is one that something meets.
+        limits, first = (replace(each, budget=looking.best.peak_bytes) for each in (limits, first))
     looking.glance(first)
-    for others in dict.fromkeys((limits, limits.closer, limits.narrower)):
-        if others != first and looking.cramped():
+    for others in dict.fromkeys((first, limits, limits.closer, limits.narrower)):
+        if others != made and looking.cramped():
             looking.round(explored, others)
     if not looking.large and looking.far(_FAR):
         looking.round(_RELAXED, first)
@@ -172,7 +166,8 @@ def _found(problem: Problem, limits: Limits, effort: int, hopeless: int | None) 
             looking.round(explored, replace(first, budget=limits.budget * permille // 1000))
         if looking.best is best:
             break
-    looking.ladder(explored)
+    if looking.missed():
+        looking.ladder(explored)
     moved = len(looking.bests)
     looking.narrow()
     looking.unfold()
@@ -238,7 +233,7 @@ class _Search:
         # The best glance of all nodes.
         self.whole: SearchResult | None = None
 
-    def round(self, grid: Sequence[tuple[int, Setting]], limits: Limits) -> SearchResult:
+    def round(self, grid: Sequence[Start], limits: Limits) -> SearchResult:
         """One round under these limits, and its best order; that of all is kept under the limits of the search."""
         problem, start = self.problem, self.start
         further = self.large and self.best is not start
@@ -350,14 +345,14 @@ class _Search:
 
     def move(self, orders: Sequence[SearchResult]) -> None:
         """Improve orders by moves: all that were best, since with more effort the last of them would be another one."""
-        if self.best.step_ns <= self.problem.bound and not self._missed():
+        if self.best.step_ns <= self.problem.bound and not self.missed():
             return
         for result in dict.fromkeys(orders):
             self.best = min(self.best, self._moved(result, self.limits), key=self._rank)
 
     def polish(self) -> None:
         """On a graph too large for moves in all orders, those of the best one that each change a stretch of it."""
-        if not self._missed() and not self.far(CLOSE):
+        if not self.missed() and not self.far(CLOSE):
             return
         best, patient = self.best, self.effort > _USUAL
         rounds = -(-self.effort * _TRIALS_OF_EFFORT // TRIALS)
@@ -378,7 +373,7 @@ class _Search:
 
     def ladder(self, grid: Sequence[Start]) -> None:
         """Where no order meets the budget, what others lead to: the same ones, whatever the budget."""
-        if not self._missed() or self.limits.budget is None:
+        if self.limits.budget is None:
             return
         own = self.start.peak_bytes
         for permille in _LADDER:
@@ -404,7 +399,7 @@ class _Search:
             again = self._moved(low, replace(self.limits, budget=max(budget, low.peak_bytes)))
             self.best = min(self.best, low, again, key=self._rank)
 
-    def _missed(self) -> bool:
+    def missed(self) -> bool:
         """Whether the best order takes more than the budget."""
         return self.limits.budget is not None and self.best.peak_bytes > self.limits.budget
 

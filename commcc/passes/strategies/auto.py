@@ -29,7 +29,8 @@ with fewer merges. What ranks them is their first schedules, one of them from an
 the few near the best one get some more. The best of these, merged in numbers (:mod:`commcc.schedule.merged`), on small
 graphs others with unequal sizes, and no merging then get the full effort of ``reorder``, on large graphs other unequal
 sizes where the best ones do not come to what few schedules said of them. The better is the result, on small graphs
-after a look at the real one (:mod:`commcc.passes.strategies.written`). Deterministic.
+after a look at the real one (:mod:`commcc.passes.strategies.written`). Where ``reorder`` alone does not meet the
+budget, what it reaches is the budget. Deterministic.
 
 Limits: members of one bucket are neighbours in graph order or of one block; other groupings are not tried.
 """
@@ -125,17 +126,13 @@ def form(options: Bucket, context: PlanContext) -> BucketResult:
     if context.model is None:
         raise OptionError("strategy auto needs a cost model", where="pass 'bucket'", hint="name one: --cost h100")
     taken, left = eligible(context.index, context.ident, select_groups(context.ident, options.groups_given))
-    search = Search(options, context, context.model, taken)
+    search = asked = Search(options, context, context.model, taken)
     with no_collection():
+        alone = search.alone()
+        if alone.over:  # as everything is then, a few bytes less would count for more than any step
+            search = Search(options, context, context.model, taken, budget=alone.peak_bytes)
         none, best = search.run()
-        if best.over:
-            # Where nothing meets the budget, a few bytes less would count for more than any step. What takes no more
-            # than the one that comes nearest, in a shorter step, is better.
-            again = Search(options, context, context.model, taken, budget=best.peak_bytes)
-            first, near = again.run()
-            if near.peak_bytes <= best.peak_bytes and near.step_ns < best.step_ns:
-                search, none, best = again, first, near
-        best = never_worse(context, search, none, best)
+        best = never_worse(context, asked, alone if alone.over else none, best)
     left += unmerged(context.index, taken, best.buckets, options.multi_dtype)
     why = "no merge makes the step shorter under this cost model" if taken else "no collective can be merged"
     return BucketResult(best.buckets, tuple(left), search.report(none, best), () if best.buckets else (why,))
@@ -177,6 +174,11 @@ class Search:
         self.making = Making(options, context, model, self.costs, taken)
         self.best_ns: int | None = None
         self.judged, self.unequal, self.effort = 0, 0, 0
+
+    def alone(self) -> Tried:
+        """No merging; with the full effort of ``reorder`` where its first schedules take more than the budget."""
+        none = self._try(self._all(0, self.forms[0]))
+        return self._with_effort(none) if none.over else none
 
     def run(self) -> tuple[Tried, Tried]:
         """No merging, and the best bucketing, which may be the same."""
