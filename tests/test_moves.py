@@ -216,6 +216,16 @@ def test_a_smaller_budget_that_nothing_meets_leads_no_less_far_down(effort):
     assert lowest["tiny_moe_ep2_bw"] <= 245_400  # 255_640
 
 
+@pytest.mark.parametrize(("name", "lowest"), [("tiny_moe_ep2_bw", 248_000), ("tiny_llama_hsdp_bw", 223_000)])
+def test_on_large_graphs_too_peaks_become_lower(name, lowest, monkeypatch):
+    """Where schedules alone do not meet the budget: they take 251_544 and 226_344."""
+    monkeypatch.setattr(searching, "_MOVED_NODES", 0)
+    problem = sample(name)[-1]
+    found = search(problem, Limits(live_bytes(problem.index).peak_bytes * 97 // 100), 40)
+    check_order(problem.index, list(found.order))
+    assert found.peak_bytes == live_bytes(problem.index, found.order).peak_bytes <= lowest
+
+
 def test_nothing_to_move():
     index, costs = training_graph(3)
     problem = Problem(index, costs)

@@ -52,7 +52,8 @@ shorter.
 
 Where no order of the first round meets the budget, further rounds are made with what was reached as the budget. Where
 none meets it then, a few schedules are made under budgets that do not depend on it, and moves lower the peaks of all
-these orders step by step before they make them shorter. A smaller budget may still lead to another order.
+these orders step by step before they make them shorter; on graphs of 3000 nodes or more those of the graph's own order
+and of the best one. A smaller budget may still lead to another order.
 """
 
 from __future__ import annotations
@@ -177,6 +178,7 @@ def search(problem: Problem, limits: Limits, effort: int, hopeless: int | None =
     looking.cut()
     looking.even()
     if looking.large:
+        looking.descend([looking.start, looking.best])
         looking.polish()
     else:
         looking.move([looking.start, *bests])
@@ -351,8 +353,11 @@ class _Search:
             self.best = min(self.best, self._moved(result, self.limits), key=self._rank)
 
     def polish(self) -> None:
-        """On a graph too large for moves in all orders, those of the best one that each change a stretch of it."""
-        if not self.missed() and not self.far(CLOSE):
+        """On a graph too large for moves in all orders, those of the best one that each change a stretch of it.
+
+        Above the budget each of them costs a simulation of all nodes, and few of so many lower the peak.
+        """
+        if self.missed() or not self.far(CLOSE):
             return
         best, patient = self.best, self.effort > _USUAL
         rounds = -(-self.effort * _TRIALS_OF_EFFORT // TRIALS)
