@@ -178,7 +178,8 @@ def search(problem: Problem, limits: Limits, effort: int, hopeless: int | None =
     looking.cut()
     looking.even()
     if looking.large:
-        looking.descend([looking.start, looking.best])
+        if looking.missed():
+            looking.descend([looking.start, looking.best])
         looking.polish()
     else:
         looking.move([looking.start, *bests])

@@ -2,17 +2,17 @@
 
     bucket{strategy=auto},reorder
 
-Merging saves latency and raises bandwidth; it costs a copy in and a copy out on the compute stream,
-and memory. Which of them weighs more depends on the costs, so bucketings are tried: each is merged
-in arrays (:mod:`commcc.schedule.sketch`), scheduled as ``reorder`` begins with its default limits, and
-simulated. A bucketing is a cap on the bytes of a bucket for every key (kind, group, reduction, dtype):
+Merging saves latency and raises bandwidth; it costs a copy in and a copy out on the compute stream, and memory. Which
+of them weighs more depends on the costs, so bucketings are tried: each is merged in arrays
+(:mod:`commcc.schedule.sketch`), scheduled as ``reorder`` begins with its default limits, and simulated. A bucketing is
+a cap on the bytes of a bucket for every key (kind, group, reduction, dtype):
 
 1. no merging at all, which everything else has to beat;
 2. a bucket for each transformer block, as strategy ``module`` forms them, where blocks are found;
 3. the same cap for all keys, from small to large;
-4. from the best of these, key by key, the keys whose collectives take longest first: no merging, buckets
-   by block, then larger and smaller caps than the present one, among them enough for two of the largest
-   members and for all, until no key gains or ``effort`` bucketings have been tried;
+4. from the best of these, key by key, the keys whose collectives take longest first: no merging, buckets by block, then
+   larger and smaller caps than the present one, among them enough for two of the largest members and for all, until no
+   key gains or ``effort`` bucketings have been tried;
 5. where copies and launches fill the compute stream, the same again without copies (form ``coalesced``): in each bucket
    what takes less, no copies where nothing was merged, no copies at all, either form for each key;
 6. other, unequal sizes along the step for the buckets of the busiest stream (:mod:`commcc.passes.strategies.uneven`):
@@ -24,13 +24,13 @@ simulated. A bucketing is a cap on the bytes of a bucket for every key (kind, gr
    between two of them longer: what shortens it at no more than 0.1 % of the step is taken, of what was tried before
    too (:mod:`commcc.passes.strategies.spread`).
 
-Peak memory within the budget comes first, then the step; a bucketing has to be 0.1 % shorter than one
-with fewer merges. What ranks them is their first schedules, one of them from an order in which only collectives moved;
-the few near the best one get some more. The best of these, merged in numbers (:mod:`commcc.schedule.merged`), on small
-graphs others with unequal sizes, and no merging then get the full effort of ``reorder``, on large graphs other unequal
-sizes where the best ones do not come to what few schedules said of them. The better is the result, on small graphs
-after a look at the real one (:mod:`commcc.passes.strategies.written`). Where ``reorder`` alone does not meet the
-budget, what it reaches is the budget. Deterministic.
+Peak memory within the budget comes first, then the step; a bucketing has to be 0.1 % shorter than one with fewer
+merges. What ranks them is their first schedules, one from an order in which only collectives moved; the few near the
+best one get some more. The best of these, merged in numbers (:mod:`commcc.schedule.merged`), on small graphs others
+with unequal sizes, and no merging then get the full effort of ``reorder``, on large graphs other unequal sizes where
+the best ones do not come to what few schedules said of them. The better is the result, on small graphs after a look at
+the real one (:mod:`commcc.passes.strategies.written`). Where ``reorder`` alone does not meet the budget, what it
+reaches is the budget, on large graphs what its first schedules do. Deterministic.
 
 Limits: members of one bucket are neighbours in graph order or of one block; other groupings are not tried.
 """
@@ -128,9 +128,10 @@ def form(options: Bucket, context: PlanContext) -> BucketResult:
     taken, left = eligible(context.index, context.ident, select_groups(context.ident, options.groups_given))
     search = asked = Search(options, context, context.model, taken)
     with no_collection():
-        alone = search.alone()
+        first, alone = search.alone()
         if alone.over:  # as everything is then, a few bytes less would count for more than any step
-            search = Search(options, context, context.model, taken, budget=alone.peak_bytes)
+            reached = first if len(context.index) >= _LARGE else alone
+            search = Search(options, context, context.model, taken, budget=max(reached.peak_bytes, alone.peak_bytes))
         none, best = search.run()
         best = never_worse(context, asked, alone if alone.over else none, best)
     left += unmerged(context.index, taken, best.buckets, options.multi_dtype)
@@ -175,10 +176,10 @@ class Search:
         self.best_ns: int | None = None
         self.judged, self.unequal, self.effort = 0, 0, 0
 
-    def alone(self) -> Tried:
-        """No merging; with the full effort of ``reorder`` where its first schedules take more than the budget."""
+    def alone(self) -> tuple[Tried, Tried]:
+        """No merging in its first schedules, and, where they pass the budget, with the full effort of ``reorder``."""
         none = self._try(self._all(0, self.forms[0]))
-        return self._with_effort(none) if none.over else none
+        return none, self._with_effort(none) if none.over else none
 
     def run(self) -> tuple[Tried, Tried]:
         """No merging, and the best bucketing, which may be the same."""
@@ -480,10 +481,9 @@ class Search:
         return Sketches(self.unmerged, self.model, self.making.size)
 
     def result(self, tried: Tried, schedule: SearchResult) -> Tried:
-        over = 0 if self.limits.budget is None else max(0, schedule.peak_bytes - self.limits.budget)
-        judged = replace(
-            tried, step_ns=schedule.step_ns, peak_bytes=schedule.peak_bytes, over=over, run=schedule.longest_run
-        )
+        step, peak, run = schedule.step_ns, schedule.peak_bytes, schedule.longest_run
+        over = 0 if self.limits.budget is None else max(0, peak - self.limits.budget)
+        judged = replace(tried, step_ns=step, peak_bytes=peak, over=over, run=run)
         self.seen.append(judged)
         return judged
 
