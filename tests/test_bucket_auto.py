@@ -215,6 +215,28 @@ def test_a_budget_that_nothing_meets_leads_to_as_short_a_step_as_the_one_that_is
     assert step <= found(peak)[0] * 1.005
 
 
+@pytest.mark.parametrize(
+    ("passes", "told"),
+    [
+        ("bucket{strategy=auto,memory_budget=0.0001}", ["bucket"]),
+        ("split{memory_budget=0.0001},tag", ["split"]),
+        ("bucket{strategy=auto,memory_budget=0.0001},reorder{memory_budget=0.0001}", []),
+        ("bucket{strategy=auto,memory_budget=0.0001},reorder", ["bucket"]),
+        ("bucket{strategy=auto,memory_budget=1}", []),
+        ("bucket{strategy=auto}", []),
+    ],
+)
+def test_budgets_that_the_result_passes_are_told(passes, told):
+    program = load(SAMPLES / "tiny_llama_fsdp4_fw.fx.txt.gz")
+    result = run(program, parse_pipeline(passes), model=load_model("h100"))
+    warned = [text for text in result.warnings if "memory_budget" in text]
+    assert [text.split("'")[1] for text in warned] == told
+    peak = live_bytes(build_index(result.program)).peak_bytes
+    assert all(f"{peak / 2**30:.3g} GiB at its peak, more than memory_budget=0.0001" in text for text in warned)
+    remarks = result.steps[-1].report.get("remarks", [])
+    assert told or "0.0001" not in passes or any("meets the memory budget" in remark for remark in remarks)
+
+
 def test_a_graph_without_collectives():
     build = GraphBuilder()
     x = build.placeholder("x", (4, 4))

@@ -21,7 +21,9 @@ from commcc.base.errors import FindingError, GraphError, InputError, InternalErr
 from commcc.base.gc_pause import no_collection
 from commcc.base.options import options_of
 from commcc.base.record import plain
+from commcc.base.terms import GIB
 from commcc.graph.index import build_index
+from commcc.graph.memory import live_bytes
 from commcc.passes.base import PlanContext
 from commcc.passes.options import to_text
 from commcc.plan import TagEntry
@@ -204,7 +206,8 @@ class _Run:
             step = self._step(number, job, last, tuple(other.name for other in jobs[number:]))
             steps.append(step)
             last = step.after
-        return RunResult(self.program, first, last, tuple(steps), tuple(self.verdicts), first.ident.warnings, source)
+        warnings = (*first.ident.warnings, *_over_budget(steps, last.index))
+        return RunResult(self.program, first, last, tuple(steps), tuple(self.verdicts), warnings, source)
 
     def _step(self, number: int, job: Job, before: Snapshot, behind: tuple[str, ...]) -> StepResult:
         clock = _Clock()
@@ -284,6 +287,19 @@ class _Run:
                 )
             raise InternalError(what, where=plan.pass_text, hint=_REPORT)
         return after, verdict
+
+
+def _over_budget(steps: Sequence[StepResult], last: GraphIndex) -> list[str]:
+    """Memory budgets in GiB that the result passes; ``reorder`` says so itself, of those that it has too."""
+    budgets = [(step.name, step.options.get("memory_budget")) for step in steps]
+    asked = {name: budget for name, budget in budgets if isinstance(budget, (int, float)) and name != "reorder"}
+    said = {budget for name, budget in budgets if name == "reorder"}
+    peak = live_bytes(last).peak_bytes if asked else 0
+    return [
+        f"pass '{name}': the result takes {peak / GIB:.3g} GiB at its peak, more than memory_budget={budget:g}"
+        for name, budget in sorted(asked.items())
+        if peak > budget * GIB and budget not in said
+    ]
 
 
 def _longer(before: Snapshot, after: Snapshot) -> str | None:
