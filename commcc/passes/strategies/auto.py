@@ -135,7 +135,7 @@ def form(options: Bucket, context: PlanContext) -> BucketResult:
         none, best = search.run()
         best = never_worse(context, asked, alone if alone.over else none, best)
     left += unmerged(context.index, taken, best.buckets, options.multi_dtype)
-    why = "no merge makes the step shorter under this cost model" if taken else "no collective can be merged"
+    why = "no merge tried makes the step shorter under this cost model" if taken else "no collective can be merged"
     return BucketResult(best.buckets, tuple(left), search.report(none, best), () if best.buckets else (why,))
 
 
