@@ -206,7 +206,7 @@ class _Run:
             step = self._step(number, job, last, tuple(other.name for other in jobs[number:]))
             steps.append(step)
             last = step.after
-        warnings = (*first.ident.warnings, *_over_budget(steps, last.index))
+        warnings = (*first.ident.warnings, *_over_budget(steps, last))
         return RunResult(self.program, first, last, tuple(steps), tuple(self.verdicts), warnings, source)
 
     def _step(self, number: int, job: Job, before: Snapshot, behind: tuple[str, ...]) -> StepResult:
@@ -289,12 +289,14 @@ class _Run:
         return after, verdict
 
 
-def _over_budget(steps: Sequence[StepResult], last: GraphIndex) -> list[str]:
+def _over_budget(steps: Sequence[StepResult], last: Snapshot) -> list[str]:
     """Memory budgets in GiB that the result passes; ``reorder`` says so itself, of those that it has too."""
     budgets = [(step.name, step.options.get("memory_budget")) for step in steps]
     asked = {name: budget for name, budget in budgets if isinstance(budget, (int, float)) and name != "reorder"}
     said = {budget for name, budget in budgets if name == "reorder"}
-    peak = live_bytes(last).peak_bytes if asked else 0
+    if not asked:
+        return []
+    peak = (live_bytes(last.index) if last.prediction is None else last.prediction.memory).peak_bytes
     return [
         f"pass '{name}': the result takes {peak / GIB:.3g} GiB at its peak, more than memory_budget={budget:g}"
         for name, budget in sorted(asked.items())

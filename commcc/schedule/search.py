@@ -167,8 +167,7 @@ def search(problem: Problem, limits: Limits, effort: int, hopeless: int | None =
             looking.round(explored, replace(first, budget=limits.budget * permille // 1000))
         if looking.best is best:
             break
-    if looking.missed():
-        looking.ladder(explored)
+    looking.ladder(explored)
     moved = len(looking.bests)
     looking.narrow()
     looking.unfold()
@@ -379,7 +378,7 @@ class _Search:
 
     def ladder(self, grid: Sequence[Start]) -> None:
         """Where no order meets the budget, what others lead to: the same ones, whatever the budget."""
-        if self.limits.budget is None:
+        if not self.missed() or self.limits.budget is None:
             return
         own = self.start.peak_bytes
         for permille in _LADDER:
