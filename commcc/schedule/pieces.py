@@ -33,7 +33,7 @@ LAUNCHES, WAITS, RESULTS, STAYS = range(4)
 INNER, OUTER = range(2)
 #: Kinds of buffers: of the graph before, by number; new, by place in ``sizes``; the one that the launch writes.
 OLD, NEW, RECEIVED = range(3)
-_LAUNCH, _WAIT, _FIRST_RESULT = range(3)
+_LAUNCH, _WAIT = range(2)
 
 
 #: Tables of a piece, rows of numbers; units are counted from 0.
@@ -71,6 +71,7 @@ class Pieces:
     def __init__(self, problem: Problem, model: CostModel, numbers: Numbers | None = None) -> None:
         self.problem, self.model = problem, model
         own = range(len(problem.index) + 1)
+        self.folded = numbers is not None
         self.numbers = numbers or Numbers(own, own)
         self.free_ns = round(1000 * model.settings.free_us)
         self._members: dict[int, Member] = {}
@@ -140,8 +141,12 @@ class _Making:
         self.sizes: list[int] = []
         self.launch = 0
         self.waits: list[int] = []
-        #: How many nodes each unit has.
-        self.units = [0] * (2 if bucket.coalesced else 2 + len(model.members))
+        #: Whether what takes no time goes along with its neighbours, as in :mod:`commcc.schedule.folding`.
+        self.tight = pieces.folded and not pieces.free_ns
+        #: How many nodes each unit has; of which member those behind launch and wait are results.
+        self.units, self.results = [0, 0], list[int]()
+        #: By member: the unit, and which of its nodes, that stands for its wait.
+        self.stands: list[tuple[int, int]] = []
 
     def piece(self, transfer: int, flight: int, received: int) -> Piece:
         """The piece; received: bytes that the launch writes."""
@@ -163,23 +168,19 @@ class _Making:
         bucket, first, sizes = self.bucket, self.pieces.numbers.first, self.units
         rows = [sizes[_LAUNCH], (first[bucket.launch_at] + 1) * 4 + LAUNCHES, 1, 2]
         rows += sizes[_WAIT], (first[bucket.wait_at] + 1) * 4 + WAITS, 0, 1
-        for place, size in enumerate(sizes[_FIRST_RESULT:]):
+        for place, size in zip(self.results, sizes[_WAIT + 1 :], strict=True):
             rows += size, (first[self.model.members[place].wait] + 1) * 4 + RESULTS, place, 0
         return rows
 
     def _merged(self) -> list[int]:
         """What stands for the nodes that are merged."""
-        number, sizes, shared, rows = self.number, self.units, self.bucket.shared_cast, list[int]()
-        last = sizes[_LAUNCH] - 1
-        for place, member in enumerate(self.model.members):
+        number, shared, rows = self.number, self.bucket.shared_cast, list[int]()
+        last = self.units[_LAUNCH] - 1
+        for member, (unit, within) in zip(self.model.members, self.stands, strict=True):
             rows += number[member.launch], _LAUNCH, _LAUNCH, last
             if shared:
                 rows += number[member.input], _LAUNCH, _LAUNCH, last
-            if self.bucket.coalesced:
-                rows += number[member.wait], _WAIT, _WAIT, 2 * place + 1
-            else:
-                unit = _FIRST_RESULT + place
-                rows += number[member.wait], unit, _WAIT, sizes[unit] - 1
+            rows += number[member.wait], unit, _WAIT, within
         return rows
 
     def _node(
@@ -233,7 +234,7 @@ class _Making:
                 ns = price(Kernel.copy("aten.reshape", flat([part])))
                 needed = INNER, self._node(_LAUNCH, [needed], [row], buffers, ns)
                 buffers = [row]
-            elif source in seen and len(part.shape) > 1:  # read once more, through a view of its own
+            elif source in seen and len(part.shape) > 1 and not self.tight:  # read again, through a view of its own
                 needed = INNER, self._node(_LAUNCH, [needed], buffers, (), free_ns)
             parts.append(needed)
             read += buffers
@@ -253,24 +254,41 @@ class _Making:
 
     def _result(self, place: int, member: Member, wait: int) -> None:
         """A member's slice of what the launch writes, and its copies."""
-        unit, copies, received = _FIRST_RESULT + place, self.model.result_copies(place), (RECEIVED, 0)
-        last, before = self._node(unit, [(INNER, wait)], [received], (), self.pieces.free_ns), [received]
+        copies, received = self.model.result_copies(place), (RECEIVED, 0)
+        if self.tight and not copies:
+            self.stands.append((_WAIT, 0))
+            return
+        unit, last, before = len(self.units), wait, [received]
+        self.units.append(0)
+        self.results.append(place)
+        if not self.tight:
+            last = self._node(unit, [(INNER, wait)], [received], (), self.pieces.free_ns)
         for step, ns in enumerate(self.pieces.copies_ns(member, copies), 1):
             own = self._old(member.wait) if step == len(copies) else [self._buffer(member.result.bytes)]
             last = self._node(unit, [(INNER, last)], own, before, ns)
             before = own
         if not copies:
             self._node(unit, [(INNER, last)], [received], (), self.pieces.free_ns)
+        self.stands.append((unit, self.units[unit] - 1))
 
     def _call(self) -> None:
-        """One call on all members as they are, and a wait for each."""
+        """One call on all members as they are, and a wait for each; where the graph is folded one for all, as they
+        arrive together, and what is read and written is there until the last wait: rows would be as long as there are
+        members.
+        """
         members, free_ns = self.model.members, self.pieces.free_ns
         results = [buffer for member in members for buffer in self._old(member.launch)]
         read = [buffer for member in members for buffer in self._old(member.input)]
         sent = [(OUTER, self.number[member.input]) for member in members]
         self.launch = self._node(_LAUNCH, [*sent, *self._after(self.bucket.members)], results, read)
+        if self.pieces.folded:
+            after = self._after(member.wait for member in members)
+            self.waits = [self._node(_WAIT, [(INNER, self.launch), *after], results, read, len(members) * free_ns)]
+            self.stands = [(_WAIT, 0)] * len(members)
+            return
         for member in members:
             own = self._old(member.launch)
             part = self._node(_WAIT, [(INNER, self.launch)], own, results, free_ns)
             needs = [(INNER, part), (INNER, self.launch), *self._after([member.wait])]
             self.waits.append(self._node(_WAIT, needs, own, [*results, *read]))
+            self.stands.append((_WAIT, self.units[_WAIT] - 1))
