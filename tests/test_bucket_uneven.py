@@ -10,6 +10,8 @@ from commcc.passes.options import parse_pipeline
 from commcc.passes.strategies.auto import Tried
 from commcc.passes.strategies.uneven import Judged, Shapes
 from commcc.run.pipeline import run
+from commcc.schedule import Limits, SearchResult
+from commcc.schedule.result import OWN
 from commcc.timing.cost import load_model
 from tests.families import backward
 
@@ -97,6 +99,38 @@ def test_what_cannot_be_is_left():
     first = latency_of_gathers(rows)
     shapes = improved(rows, lambda asked: first if asked is rows else None, 40)
     assert shapes.rows == rows and shapes.best is first
+
+
+def test_what_is_hopeless_as_the_best_was_is_scheduled_in_another_way(monkeypatch):
+    """Until that saved none of several in a row; what takes too much memory is not saved."""
+    asked = []
+
+    def glanced(steps, peak=0):
+        """Steps by how the schedule begins: as the best one did, and in another way."""
+
+        def glance(_problem, _limits, schedules, *, hopeless, give_up, first=None):
+            assert hopeless == 1_001_000 and give_up
+            asked.append(first is None)
+            lined = (first is None) == (list(schedules) == [uneven._FROM_LINE])
+            return SearchResult(b"", steps[first is None], peak * (first is None), 0, 1, ((1, 2, 3, 4),), lined)
+
+        return glance
+
+    bucketings = object.__new__(uneven._Bucketings)
+    bucketings.limits, bucketings.unsaved = Limits(budget=10), 0
+    best = Judged(Tried((), (), 0, 1_000_000, 0, 0), (OWN, (1, 2, 3, 4)), 10)
+
+    def step(steps, peak=0):
+        asked.clear()
+        monkeypatch.setattr("commcc.schedule.first_looks.glance", glanced(steps, peak))
+        return bucketings._schedule(None, best).step_ns
+
+    assert step([1_000_500, 1]) == 1_000_500 and asked == [False]
+    assert step([2_000_000, 900_000]) == 900_000 and asked == [False, True]
+    assert step([2_000_000, 900_000], peak=11) == 2_000_000
+    assert step([2_000_000, 900_000]) == 900_000
+    assert [step([2_000_000, 1_900_000]) for _ in range(uneven._UNSAVED)] == [2_000_000] * uneven._UNSAVED
+    assert step([2_000_000, 900_000]) == 2_000_000 and asked == [False]
 
 
 def test_unequal_sizes_make_the_step_of_layers_shorter(monkeypatch):

@@ -248,6 +248,24 @@ def test_a_launch_that_nobody_waits_for_is_in_flight():
     assert found is not None and found[1] == found[0]
 
 
+@pytest.mark.parametrize("form", ["copy", "coalesced"])
+def test_what_a_sketch_has_of_a_bucket_grows_with_its_members(form):
+    """Not with their square; results of gathers without copies are no nodes, and a call has one wait for all."""
+    words, nodes = [], []
+    for members in (40, 80, 160):
+        build, shards = rows(members, [torch.float32], (8, 8))
+        outputs = [build.call(aten.sin.default, build.gather(shard, 2, "0")) for shard in shards]
+        program = build.program(outputs, {"0": 2})
+        _, _, plan = both(program, Bucket(groups="all", form=form), model := load_model("h100"))
+        index = build_index(program)
+        (bucket,) = plan.rewrite.buckets
+        sketches = Sketches(Problem(index, model.price(index)), model, list(index.launches))
+        words.append(len(sketches.piece(bucket).words))
+        nodes.append(len(sketches.merged([bucket]).graph.nodes) - 2 * members)
+    assert words[2] - words[1] == 2 * (words[1] - words[0])
+    assert nodes[0] == nodes[1] == nodes[2] or form == "copy"
+
+
 @pytest.mark.parametrize(("members", "fed"), [(20, True), (40, False)])
 def test_views_do_not_count_in_what_feeds_a_reduce_scatter(members, fed):
     """The graph has views that numbers do without, and schedules of both are to be the same."""

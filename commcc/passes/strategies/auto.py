@@ -255,7 +255,7 @@ class Search:
         if best.step_ns * (1000 - _IDLE) < sum(self.unmerged.stream_ns) * 1000:
             return improved(self, [best], stream, _SHAPES * effort) if filled else [best]
         if not filled:
-            few, *_ = improved(self, [best], stream, effort)
+            few, *_ = improved(self, [best], stream, effort, saving=False)
             if few.over == best.over and few.step_ns * 1000 > best.step_ns * (1000 - GAIN):
                 return [few]
         return improved_from_several(self, best, self._near(best, BEGIN_WITHIN), stream, _FROM_STARTS * effort)

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from commcc.passes.strategies.auto import Search, Tried
     from commcc.plan import Bucket
     from commcc.planning.bucket_model import Key
-    from commcc.schedule import Limits
+    from commcc.schedule import Limits, SearchResult
+    from commcc.schedule.problem import Schedulable
     from commcc.schedule.result import Start
 
 #: Launches that share a bucket, in graph order; one alone is no bucket.
@@ -55,6 +56,10 @@ _LONG, _FAR_SHORTER = 24, 1000
 #: A bucketing is scheduled as the best one before it was. The schedule is given up once it is longer than the best step
 #: by more than _LONGER permille.
 _LONGER = 1
+#: Where that is so, another schedule is made, by its number among those of :mod:`commcc.schedule.first_looks`: from the
+#: graph's own order where the first was from an order in which only collectives moved, and the other way round. No more
+#: are where _UNSAVED in a row were too long as well.
+_FROM_OWN, _FROM_LINE, _UNSAVED = 5, 0, 6
 #: Buckets may span so many times ``max_topo_span``, a limit that keeps equal ones from taking memory: here memory is
 #: judged.
 _SPAN = 4
@@ -102,15 +107,15 @@ class Judged(NamedTuple):
         return as_good and self.busy_ns < than.busy_ns
 
 
-def improved(search: Search, starts: Sequence[Tried], stream: str, effort: int) -> list[Tried]:
+def improved(search: Search, starts: Sequence[Tried], stream: str, effort: int, *, saving: bool = True) -> list[Tried]:
     """Of each start that leads to a better bucketing than the first start, the best that it leads to; best first. The
     first start where none does.
 
     Bucketings differ from their start in the sizes of buckets on one stream. starts: the best first. All are changed in
     turn, and after each round the worse half is left where it is; what effort is left goes to the best one. effort:
-    bucketings judged, of all starts together.
+    bucketings judged, of all starts together. saving: whether what is hopeless is scheduled in another way too.
     """
-    descents = [_Bucketings(search, start, stream).shapes() for start in starts]
+    descents = [_Bucketings(search, start, stream, saving=saving).shapes() for start in starts]
     first, running = starts[0], list(descents)
     while running and effort > 0:
         before = effort
@@ -290,11 +295,12 @@ def _longer(bound: int, best: Judged) -> bool:
 class _Bucketings:
     """Bucketings like the best one of a search, but for the rows of the keys on one stream."""
 
-    def __init__(self, search: Search, best: Tried, stream: str) -> None:
+    def __init__(self, search: Search, best: Tried, stream: str, *, saving: bool = True) -> None:
         self.search = search
         self.key = {member.launch: key_of(member, search.options.multi_dtype) for member in search.taken}
         self.planned = {tuple(sorted(bucket.members)): bucket for bucket in best.buckets}
         self.transfer: dict[Members, int] = {}
+        self.unsaved = 0 if saving else _UNSAVED
         own = {launch: members for members in self.planned for launch in members}
         row: dict[Key, list[Members]] = {key: [] for key in search.keys}
         for launch in sorted(self.key):
@@ -342,15 +348,26 @@ class _Bucketings:
         tried = None if _longer(busy, best) else self.tried(rows, best.tried)
         if tried is None:
             return None
-        from commcc.schedule.first_looks import glance
-
-        search, problem = self.search, self.search.sketch(tried.buckets)
+        problem = self.search.sketch(tried.buckets)
         if problem is None or _longer(problem.bound, best):
             return Judged(replace(tried, step_ns=NEVER if problem is None else problem.bound), None, busy)
+        schedule = self._schedule(problem, best)
+        return Judged(self.search.result(tried, schedule), schedule.start, busy)
+
+    def _schedule(self, problem: Schedulable, best: Judged) -> SearchResult:
+        """As the best one before was scheduled; another way where that is hopeless and may be the reason."""
+        from commcc.schedule.first_looks import glance
+
+        limits, first = self.limits, range(best.start is None)
         hopeless = None if best.tried.over else best.tried.step_ns * (1000 + _LONGER) // 1000
-        others = range(best.start is None)
-        schedule = glance(problem, self.limits, others, hopeless=hopeless, give_up=True, first=best.start)
-        return Judged(search.result(tried, schedule), schedule.start, busy)
+        made = glance(problem, limits, first, hopeless=hopeless, give_up=True, first=best.start)
+        if hopeless is None or made.step_ns <= hopeless or self.unsaved >= _UNSAVED:
+            return made
+        number = _FROM_OWN if made.lined else _FROM_LINE
+        other = glance(problem, limits, range(number, number + 1), hopeless=hopeless, give_up=True)
+        saved = other.step_ns <= hopeless and (limits.budget is None or other.peak_bytes <= limits.budget)
+        self.unsaved = 0 if saved else self.unsaved + 1
+        return other if saved else made
 
     def tried(self, rows: Rows, like: Tried) -> Tried | None:
         """The bucketing with these rows, not judged; None where a bucket would be too long."""
