@@ -249,6 +249,12 @@ def test_a_launch_that_nobody_waits_for_is_in_flight():
 
 
 @pytest.mark.parametrize("form", ["copy", "coalesced"])
+def test_views_that_take_time_are_in_sketches(form):
+    """Graphs have others than numbers do, so that sketches are held against the numbers alone."""
+    assert both(sample("tiny_llama_fsdp2_bw"), Bucket(groups="all", form=form), load_model("h100,fused=no,free_us=0.7"))
+
+
+@pytest.mark.parametrize("form", ["copy", "coalesced"])
 def test_what_a_sketch_has_of_a_bucket_grows_with_its_members(form):
     """Not with their square; results of gathers without copies are no nodes, and a call has one wait for all."""
     words, nodes = [], []

@@ -129,14 +129,19 @@ def _idle(graph: Graph, node: int) -> bool:
 @compiled
 def _within(graph: Graph, node: int, other: int) -> bool:
     """Whether all memory that a node touches is touched by another one as well, or is there from the start."""
+    begin, end = graph.rows[other].touched, graph.rows[other + 1].touched
+    at = begin
     for k in range(graph.rows[node].touched, graph.rows[node + 1].touched):
-        buffer, shared = graph.items[k], 0
+        buffer, left = graph.items[k], end - begin
         if graph.buffers[buffer].input or not graph.buffers[buffer].bytes:
             continue
-        for at in range(graph.rows[other].touched, graph.rows[other + 1].touched):
-            if graph.items[at] == buffer:
-                shared = 1
-        if not shared:
+        # Rows of many, as all parts of a call have, are in the same order: the next one stands behind the last one.
+        while left and graph.items[at] != buffer:
+            left -= 1
+            at += 1
+            if at == end:
+                at = begin
+        if not left:
             return False
     return True
 

@@ -66,14 +66,16 @@ class Numbers(NamedTuple):
 
 
 class Pieces:
-    """Pieces of buckets of one graph, each made once, and their prices. numbers: None where it is not folded."""
+    """Pieces of buckets of one graph, each made once, and their prices. numbers: None where it is not folded. tight:
+    whether what takes no time goes along with its neighbours, as in :mod:`commcc.schedule.folding`.
+    """
 
     def __init__(self, problem: Problem, model: CostModel, numbers: Numbers | None = None) -> None:
         self.problem, self.model = problem, model
         own = range(len(problem.index) + 1)
-        self.folded = numbers is not None
         self.numbers = numbers or Numbers(own, own)
         self.free_ns = round(1000 * model.settings.free_us)
+        self.tight = numbers is not None and not self.free_ns
         self._members: dict[int, Member] = {}
         self._pieces: dict[tuple[tuple[int, ...], int, int, bool, bool], Piece] = {}
         self._prices: dict[Operation, int] = {}
@@ -141,8 +143,6 @@ class _Making:
         self.sizes: list[int] = []
         self.launch = 0
         self.waits: list[int] = []
-        #: Whether what takes no time goes along with its neighbours, as in :mod:`commcc.schedule.folding`.
-        self.tight = pieces.folded and not pieces.free_ns
         #: How many nodes each unit has; of which member those behind launch and wait are results.
         self.units, self.results = [0, 0], list[int]()
         #: By member: the unit, and which of its nodes, that stands for its wait.
@@ -234,7 +234,8 @@ class _Making:
                 ns = price(Kernel.copy("aten.reshape", flat([part])))
                 needed = INNER, self._node(_LAUNCH, [needed], [row], buffers, ns)
                 buffers = [row]
-            elif source in seen and len(part.shape) > 1 and not self.tight:  # read again, through a view of its own
+            elif source in seen and len(part.shape) > 1 and not self.pieces.tight:
+                # Read once more, through a view of its own.
                 needed = INNER, self._node(_LAUNCH, [needed], buffers, (), free_ns)
             parts.append(needed)
             read += buffers
@@ -255,13 +256,13 @@ class _Making:
     def _result(self, place: int, member: Member, wait: int) -> None:
         """A member's slice of what the launch writes, and its copies."""
         copies, received = self.model.result_copies(place), (RECEIVED, 0)
-        if self.tight and not copies:
+        if self.pieces.tight and not copies:
             self.stands.append((_WAIT, 0))
             return
         unit, last, before = len(self.units), wait, [received]
         self.units.append(0)
         self.results.append(place)
-        if not self.tight:
+        if not self.pieces.tight:
             last = self._node(unit, [(INNER, wait)], [received], (), self.pieces.free_ns)
         for step, ns in enumerate(self.pieces.copies_ns(member, copies), 1):
             own = self._old(member.wait) if step == len(copies) else [self._buffer(member.result.bytes)]
@@ -272,18 +273,18 @@ class _Making:
         self.stands.append((unit, self.units[unit] - 1))
 
     def _call(self) -> None:
-        """One call on all members as they are, and a wait for each; where the graph is folded one for all, as they
-        arrive together, and what is read and written is there until the last wait: rows would be as long as there are
-        members.
+        """One call on all members as they are, and a wait for each; where what takes no time goes along, one for all, as
+        they arrive together, and what is read and written is there until the last wait: the row of each would be as
+        long as there are members.
         """
         members, free_ns = self.model.members, self.pieces.free_ns
         results = [buffer for member in members for buffer in self._old(member.launch)]
         read = [buffer for member in members for buffer in self._old(member.input)]
         sent = [(OUTER, self.number[member.input]) for member in members]
         self.launch = self._node(_LAUNCH, [*sent, *self._after(self.bucket.members)], results, read)
-        if self.pieces.folded:
+        if self.pieces.tight:
             after = self._after(member.wait for member in members)
-            self.waits = [self._node(_WAIT, [(INNER, self.launch), *after], results, read, len(members) * free_ns)]
+            self.waits = [self._node(_WAIT, [(INNER, self.launch), *after], results, read)]
             self.stands = [(_WAIT, 0)] * len(members)
             return
         for member in members:
