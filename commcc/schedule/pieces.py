@@ -273,9 +273,9 @@ class _Making:
         self.stands.append((unit, self.units[unit] - 1))
 
     def _call(self) -> None:
-        """One call on all members as they are, and a wait for each; where what takes no time goes along, one for all, as
-        they arrive together, and what is read and written is there until the last wait: the row of each would be as
-        long as there are members.
+        """One call on all members as they are, and a wait for each; where what takes no time goes along, one for all:
+        they arrive together, and what is read and written is there until the last wait, so that the row of each would
+        be as long as there are members.
         """
         members, free_ns = self.model.members, self.pieces.free_ns
         results = [buffer for member in members for buffer in self._old(member.launch)]
