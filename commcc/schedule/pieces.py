@@ -3,8 +3,9 @@
     piece = Pieces(problem, model).of(bucket)
 
 A piece has *units*, which keep together when the graph is put in order: its launch with what makes the launch's input,
-its wait, and a result for each member; a coalesced one has a launch and waits. Its nodes are counted from 0, in
-whatever order; those of the graph before keep their numbers. :mod:`commcc.schedule.drawing` puts pieces in their place.
+its wait, and a result for each member; a coalesced one has a launch and waits. In graphs that are folded, results that
+are views are none of their own, and all waits are one. Its nodes are counted from 0, in whatever order; those of the
+graph before keep their numbers. :mod:`commcc.schedule.drawing` puts pieces in their place.
 """
 
 from __future__ import annotations
