@@ -6,12 +6,15 @@ import importlib
 import sys
 from dataclasses import replace
 
+import pytest
+
 from commcc.passes.options import parse_pipeline
 from commcc.passes.strategies.auto import Tried
 from commcc.passes.strategies.uneven import Judged, Shapes
 from commcc.run.pipeline import run
 from commcc.schedule import Limits, SearchResult
-from commcc.schedule.result import OWN
+from commcc.schedule.first_looks import GLANCED
+from commcc.schedule.result import LINE, OWN
 from commcc.timing.cost import load_model
 from tests.families import backward
 
@@ -101,7 +104,8 @@ def test_what_cannot_be_is_left():
     assert shapes.rows == rows and shapes.best is first
 
 
-def test_what_is_hopeless_as_the_best_was_is_scheduled_in_another_way(monkeypatch):
+@pytest.mark.parametrize("base", [OWN, LINE])
+def test_what_is_hopeless_as_the_best_was_is_scheduled_in_another_way(monkeypatch, base):
     """Until that saved none of several in a row; what takes too much memory is not saved."""
     asked = []
 
@@ -111,14 +115,16 @@ def test_what_is_hopeless_as_the_best_was_is_scheduled_in_another_way(monkeypatc
         def glance(_problem, _limits, schedules, *, hopeless, give_up, first=None):
             assert hopeless == 1_001_000 and give_up
             asked.append(first is None)
-            lined = (first is None) == (list(schedules) == [uneven._FROM_LINE])
+            begun = first or GLANCED[schedules.start]
+            lined = begun[0] == LINE
+            assert (lined == (best.start[0] == LINE)) == (first is not None)
             return SearchResult(b"", steps[first is None], peak * (first is None), 0, 1, ((1, 2, 3, 4),), lined)
 
         return glance
 
     bucketings = object.__new__(uneven._Bucketings)
     bucketings.limits, bucketings.unsaved = Limits(budget=10), 0
-    best = Judged(Tried((), (), 0, 1_000_000, 0, 0), (OWN, (1, 2, 3, 4)), 10)
+    best = Judged(Tried((), (), 0, 1_000_000, 0, 0), (base, (1, 2, 3, 4)), 10)
 
     def step(steps, peak=0):
         asked.clear()

@@ -356,14 +356,15 @@ class _Bucketings:
 
     def _schedule(self, problem: Schedulable, best: Judged) -> SearchResult:
         """As the best one before was scheduled; another way where that is hopeless and may be the reason."""
-        from commcc.schedule.first_looks import glance
+        from commcc.schedule.first_looks import GLANCED, glance
+        from commcc.schedule.result import LINE
 
         limits, first = self.limits, range(best.start is None)
         hopeless = None if best.tried.over else best.tried.step_ns * (1000 + _LONGER) // 1000
         made = glance(problem, limits, first, hopeless=hopeless, give_up=True, first=best.start)
         if hopeless is None or made.step_ns <= hopeless or self.unsaved >= _UNSAVED:
             return made
-        number = _FROM_OWN if made.lined else _FROM_LINE
+        number = _FROM_OWN if (best.start or GLANCED[0])[0] == LINE else _FROM_LINE
         other = glance(problem, limits, range(number, number + 1), hopeless=hopeless, give_up=True)
         saved = other.step_ns <= hopeless and (limits.budget is None or other.peak_bytes <= limits.budget)
         self.unsaved = 0 if saved else self.unsaved + 1
