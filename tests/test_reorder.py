@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -139,12 +140,15 @@ def test_a_budget_below_the_own_peak_is_told():
     assert plan.report.peak_bytes[1] <= own.peak_bytes
 
 
-def test_a_budget_below_the_inputs_is_an_error():
+@pytest.mark.parametrize("passes", ["reorder{", "bucket{strategy=auto,"])
+def test_a_budget_below_the_inputs_is_an_error(passes):
     program = random_program(4, 6, 2)
     index = build_index(program)
-    options = Reorder(memory_budget=(live_bytes(index).input_bytes - 1) / GIB)
-    with pytest.raises(OptionError, match="less than the graph's inputs take"):
-        options.plan(PlanContext(program, index, identify(index), MODEL))
+    context = PlanContext(program, index, identify(index), MODEL)
+    for below, told in ((1, True), (0, False)):
+        (asked,) = parse_pipeline(f"{passes}memory_budget={(live_bytes(index).input_bytes - below) / GIB!r}}}")
+        with pytest.raises(OptionError, match="less than the graph's inputs take") if told else nullcontext():
+            asked.plan(context)
 
 
 def test_without_a_model_there_is_nothing_to_judge_by():

@@ -49,27 +49,28 @@ class PlanContext:
             return self.prediction.costs
         return None if self.model is None else self.model.price(self.index)
 
-    def budget(self, value: str | float | None) -> int | None:
+    def budget(self, value: str | float | None, *, scheduled: bool = False) -> int | None:
         """Bytes that an option ``memory_budget`` stands for; None for no limit.
 
         ``auto`` and ``own`` are of the graph that the pipeline began with: else each pass would allow a little more
-        than the one before it used. Raises :class:`OptionError` for a number of bytes where sizes are not known: what
-        is live cannot be compared with it.
+        than the one before it used. scheduled: an order is to meet it. Raises :class:`OptionError` for a number of
+        bytes where sizes are not known, as what is live cannot be compared with it; if scheduled also for fewer bytes
+        than inputs take, which no order meets.
         """
         from commcc.graph.memory import live_bytes
-        from commcc.planning.headroom import budget_bytes, needs_all_sizes
+        from commcc.planning.headroom import above_inputs, budget_bytes, needs_all_sizes
 
-        if isinstance(value, (int, float)):
-            needs_all_sizes(self.index, f"memory_budget={value:g}")
-        peak = 0
-        if isinstance(value, str):
-            first = self.first or self.index
-            known = self.prediction.memory if self.prediction is not None and first is self.index else live_bytes(first)
-            peak = known.peak_bytes
-        budget = budget_bytes(value, peak)
+        if value is None:
+            return None
+        of = (self.first or self.index) if isinstance(value, str) else self.index
+        memory = self.prediction.memory if self.prediction is not None and of is self.index else live_bytes(of)
+        budget = budget_bytes(value, memory.peak_bytes)
+        if budget is None or isinstance(value, str):
+            return budget
+        needs_all_sizes(self.index, f"memory_budget={value:g}")
         # A number is of the whole device, where the rest of the step may hold something too.
-        held = self.index.estimates.resident_bytes if isinstance(value, (int, float)) else 0
-        return None if budget is None else max(0, budget - held)
+        budget = max(0, budget - self.index.estimates.resident_bytes)
+        return above_inputs(budget, memory, f"memory_budget={value:g}") if scheduled else budget
 
 
 class Pass(ABC):

@@ -30,6 +30,7 @@ from commcc.passes.budget import budget_option
 from commcc.passes.control_edges import control_edges
 from commcc.passes.options import to_text
 from commcc.plan import PassReport, Plan, Reordering
+from commcc.planning.headroom import in_gib
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -105,15 +106,7 @@ class Reorder(Pass):
             raise OptionError("reorder needs a cost model", where="pass 'reorder'", hint="name one, as in --cost h100")
         problem = Problem(index, costs, known=known)
         before = problem.memory.live(range(len(index))) if known is None else known.memory
-        budget = context.budget(self.memory_budget)
-        # Inputs are live from the start: no order takes less.
-        if budget is not None and budget < before.input_bytes:
-            raise OptionError(
-                f"memory_budget={self.memory_budget:g} GiB is less than the graph's inputs take, "
-                f"{_gib(before.input_bytes)}",
-                where="pass 'reorder'",
-                hint=f"the graph's own peak is {_gib(before.peak_bytes)}",
-            )
+        budget = context.budget(self.memory_budget, scheduled=True)
         limits = self.limits(budget)
         best = search_once(problem, limits, self.effort)
         edges, left = control_edges(index, best.order) if self.control_deps else ((), ())
@@ -145,7 +138,7 @@ def _report(problem: Problem, limits: Limits, best: SearchResult, peak: int) -> 
     if limits.budget is not None and best.peak_bytes > limits.budget:
         over = best.peak_bytes - limits.budget
         remarks.append(
-            f"no order found meets the memory budget of {_gib(limits.budget)}: this one passes it by {_gib(over)}"
+            f"no order found meets the memory budget of {in_gib(limits.budget)}: this one passes it by {in_gib(over)}"
         )
     return ReorderReport(
         cost_model={"name": problem.costs.model, "hash": problem.costs.hash},
@@ -164,8 +157,3 @@ def _report(problem: Problem, limits: Limits, best: SearchResult, peak: int) -> 
         remarks=tuple(remarks),
         unknown_sizes=len(problem.index.estimates.unknown) or None,
     )
-
-
-def _gib(count: int) -> str:
-    """Bytes as the option has them."""
-    return f"{count / GIB:.3g} GiB"

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from commcc.graph.index import GraphIndex
+    from commcc.graph.memory import Memory
     from commcc.planning.bucket_model import BucketModel
 
 #: A stretch from a position up to another, and how many bytes more are live in it.
@@ -31,6 +32,21 @@ def budget_bytes(value: str | float | None, peak: int) -> int | None:
     if value is None or value == "own":
         return None if value is None else peak
     return peak + max(GIB, peak // 20) if value == "auto" else int(float(value) * GIB)
+
+
+def in_gib(count: int) -> str:
+    """Bytes as the option has them."""
+    return f"{count / GIB:.3g} GiB"
+
+
+def above_inputs(budget: int, memory: Memory, asked: str) -> int:
+    """The same budget; :class:`OptionError` where inputs, which are live from the start, take more."""
+    if budget < memory.input_bytes:
+        raise OptionError(
+            f"{asked} GiB is less than the graph's inputs take, {in_gib(memory.input_bytes)}",
+            hint=f"the graph's own peak is {in_gib(memory.peak_bytes)}",
+        )
+    return budget
 
 
 def needs_all_sizes(index: GraphIndex, budget: str) -> None:

@@ -27,6 +27,7 @@ from commcc.graph.memory import live_bytes
 from commcc.passes.base import PlanContext
 from commcc.passes.options import to_text
 from commcc.plan import TagEntry
+from commcc.planning.headroom import in_gib
 from commcc.run import provenance
 from commcc.timing.snapshot import Snapshot
 
@@ -298,7 +299,7 @@ def _over_budget(steps: Sequence[StepResult], last: Snapshot) -> list[str]:
         return []
     peak = (live_bytes(last.index) if last.prediction is None else last.prediction.memory).peak_bytes
     return [
-        f"pass '{name}': the result takes {peak / GIB:.3g} GiB at its peak, more than memory_budget={budget:g}"
+        f"pass '{name}': the result takes {in_gib(peak)} at its peak, more than memory_budget={budget:g}"
         for name, budget in sorted(asked.items())
         if peak > budget * GIB and budget not in said
     ]
