@@ -154,12 +154,10 @@ class Subject:
         assert self.seen.prediction is not None, "a rule that is not costed asks for a prediction"
         return self.seen.prediction
 
-    @cached_property
+    @property
     def memory(self) -> Memory:
         """Live bytes over the graph's order."""
-        from commcc.graph.memory import live_bytes
-
-        return live_bytes(self.index) if self.seen.prediction is None else self.seen.prediction.memory
+        return self.seen.memory
 
     @cached_property
     def removable(self) -> Removal:

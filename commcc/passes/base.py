@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
 
     from commcc.graph.collectives import Identification
     from commcc.graph.index import GraphIndex
+    from commcc.graph.memory import Memory
     from commcc.graph.program import Program
     from commcc.plan import Plan
     from commcc.timing.cost import CostModel, Costs
@@ -49,28 +51,36 @@ class PlanContext:
             return self.prediction.costs
         return None if self.model is None else self.model.price(self.index)
 
-    def budget(self, value: str | float | None, *, scheduled: bool = False) -> int | None:
+    @cached_property
+    def memory(self) -> Memory:
+        """Live bytes over the graph's order."""
+        from commcc.graph.memory import live_bytes
+
+        return live_bytes(self.index) if self.prediction is None else self.prediction.memory
+
+    def budget(self, value: str | float | None, *, ordered_by: str = "") -> int | None:
         """Bytes that an option ``memory_budget`` stands for; None for no limit.
 
         ``auto`` and ``own`` are of the graph that the pipeline began with: else each pass would allow a little more
-        than the one before it used. scheduled: an order is to meet it. Raises :class:`OptionError` for a number of
-        bytes where sizes are not known, as what is live cannot be compared with it; if scheduled also for fewer bytes
-        than inputs take, which no order meets.
+        than the one before it used. ordered_by: the pass whose order is to meet it. Raises :class:`OptionError` for
+        a number of bytes where sizes are not known, as what is live cannot be compared with it; with such a pass also
+        for fewer bytes than inputs take, which no order meets.
         """
         from commcc.graph.memory import live_bytes
-        from commcc.planning.headroom import above_inputs, budget_bytes, needs_all_sizes
+        from commcc.planning.headroom import budget_bytes, needs_all_sizes, needs_inputs
 
         if value is None:
             return None
-        of = (self.first or self.index) if isinstance(value, str) else self.index
-        memory = self.prediction.memory if self.prediction is not None and of is self.index else live_bytes(of)
-        budget = budget_bytes(value, memory.peak_bytes)
-        if budget is None or isinstance(value, str):
-            return budget
-        needs_all_sizes(self.index, f"memory_budget={value:g}")
+        if isinstance(value, str):
+            first = self.first or self.index
+            return budget_bytes(value, (self.memory if first is self.index else live_bytes(first)).peak_bytes)
+        asked = f"memory_budget={value:g}"
+        needs_all_sizes(self.index, asked)
         # A number is of the whole device, where the rest of the step may hold something too.
-        budget = max(0, budget - self.index.estimates.resident_bytes)
-        return above_inputs(budget, memory, f"memory_budget={value:g}") if scheduled else budget
+        budget = max(0, (budget_bytes(value, 0) or 0) - self.index.estimates.resident_bytes)
+        if ordered_by:
+            needs_inputs(self.memory, budget, f"{asked} GiB", f"pass '{ordered_by}'")
+        return budget
 
 
 class Pass(ABC):

@@ -101,16 +101,15 @@ class Reorder(Pass):
         """The best order found."""
         from commcc.schedule import Problem, search_once
 
-        index, costs, known = context.index, context.costs, context.prediction
+        index, costs = context.index, context.costs
         if costs is None:
             raise OptionError("reorder needs a cost model", where="pass 'reorder'", hint="name one, as in --cost h100")
-        problem = Problem(index, costs, known=known)
-        before = problem.memory.live(range(len(index))) if known is None else known.memory
-        budget = context.budget(self.memory_budget, scheduled=True)
+        problem = Problem(index, costs, known=context.prediction)
+        budget = context.budget(self.memory_budget, ordered_by=self.name)
         limits = self.limits(budget)
         best = search_once(problem, limits, self.effort)
         edges, left = control_edges(index, best.order) if self.control_deps else ((), ())
-        report = _report(problem, limits, best, before.peak_bytes)
+        report = _report(problem, limits, best, context.memory.peak_bytes)
         return Plan(
             pass_text=to_text(self),
             fingerprint=index.fingerprint,

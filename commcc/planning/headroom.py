@@ -39,14 +39,14 @@ def in_gib(count: int) -> str:
     return f"{count / GIB:.3g} GiB"
 
 
-def above_inputs(budget: int, memory: Memory, asked: str) -> int:
-    """The same budget; :class:`OptionError` where inputs, which are live from the start, take more."""
+def needs_inputs(memory: Memory, budget: int, asked: str, where: str) -> None:
+    """Raise :class:`OptionError` for a budget below what inputs take: they are live from the start."""
     if budget < memory.input_bytes:
         raise OptionError(
-            f"{asked} GiB is less than the graph's inputs take, {in_gib(memory.input_bytes)}",
+            f"{asked} is less than the graph's inputs take, {in_gib(memory.input_bytes)}",
+            where=where,
             hint=f"the graph's own peak is {in_gib(memory.peak_bytes)}",
         )
-    return budget
 
 
 def needs_all_sizes(index: GraphIndex, budget: str) -> None:

@@ -23,7 +23,6 @@ from commcc.base.options import options_of
 from commcc.base.record import plain
 from commcc.base.terms import GIB
 from commcc.graph.index import build_index
-from commcc.graph.memory import live_bytes
 from commcc.passes.base import PlanContext
 from commcc.passes.options import to_text
 from commcc.plan import TagEntry
@@ -297,7 +296,7 @@ def _over_budget(steps: Sequence[StepResult], last: Snapshot) -> list[str]:
     said = {budget for name, budget in budgets if name == "reorder"}
     if not asked:
         return []
-    peak = (live_bytes(last.index) if last.prediction is None else last.prediction.memory).peak_bytes
+    peak = last.memory.peak_bytes
     return [
         f"pass '{name}': the result takes {in_gib(peak)} at its peak, more than memory_budget={budget:g}"
         for name, budget in sorted(asked.items())

@@ -144,8 +144,8 @@ class _Making:
         self.sizes: list[int] = []
         self.launch = 0
         self.waits: list[int] = []
-        #: How many nodes each unit has; of which member those behind launch and wait are results.
-        self.units, self.results = [0, 0], list[int]()
+        #: How many nodes each unit has: the launch, the wait, and results in the order of their members.
+        self.units = [0, 0]
         #: By member: the unit, and which of its nodes, that stands for its wait.
         self.stands: list[tuple[int, int]] = []
 
@@ -169,7 +169,8 @@ class _Making:
         bucket, first, sizes = self.bucket, self.pieces.numbers.first, self.units
         rows = [sizes[_LAUNCH], (first[bucket.launch_at] + 1) * 4 + LAUNCHES, 1, 2]
         rows += sizes[_WAIT], (first[bucket.wait_at] + 1) * 4 + WAITS, 0, 1
-        for place, size in zip(self.results, sizes[_WAIT + 1 :], strict=True):
+        results = [place for place, (unit, _) in enumerate(self.stands) if unit > _WAIT]
+        for place, size in zip(results, sizes[_WAIT + 1 :], strict=True):
             rows += size, (first[self.model.members[place].wait] + 1) * 4 + RESULTS, place, 0
         return rows
 
@@ -262,7 +263,6 @@ class _Making:
             return
         unit, last, before = len(self.units), wait, [received]
         self.units.append(0)
-        self.results.append(place)
         if not self.pieces.tight:
             last = self._node(unit, [(INNER, wait)], [received], (), self.pieces.free_ns)
         for step, ns in enumerate(self.pieces.copies_ns(member, copies), 1):

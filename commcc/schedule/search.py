@@ -378,7 +378,7 @@ class _Search:
 
     def ladder(self, grid: Sequence[Start]) -> None:
         """Where no order meets the budget, what others lead to: the same ones, whatever the budget."""
-        if not self.missed() or self.limits.budget is None:
+        if not self.missed():
             return
         own = self.start.peak_bytes
         for permille in _LADDER:

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from commcc.base.gc_pause import no_collection
 from commcc.base.text import listed, natural_key
 from commcc.graph.collectives import identify
 from commcc.graph.index import build_index
+from commcc.graph.memory import live_bytes
 from commcc.graph.metrics import GraphMetrics, measure
 from commcc.timing.predict import Prediction, predict
 
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from commcc.graph.collectives import Identification
     from commcc.graph.index import GraphIndex
     from commcc.graph.index.hints import Hint
+    from commcc.graph.memory import Memory
     from commcc.graph.program import Program
     from commcc.timing.cost import CostModel
 
@@ -50,6 +53,11 @@ class Snapshot:
         """The snapshot of an indexed graph, without a prediction."""
         ident = identify(index)
         return Snapshot(index, ident, measure(index, ident))
+
+    @cached_property
+    def memory(self) -> Memory:
+        """Live bytes over the graph's order."""
+        return live_bytes(self.index) if self.prediction is None else self.prediction.memory
 
     @no_collection()
     def priced(self, model: CostModel | None) -> Snapshot:

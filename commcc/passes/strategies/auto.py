@@ -167,7 +167,7 @@ class Search:
             whole[key] = whole.get(key, 0) + size_of(collective)
         self.keys = sorted(duration, key=lambda key: (-duration[key], key))
         self.ladders = [ladder(largest[key], whole[key]) for key in self.keys]
-        self.limits = Reorder().limits(budget or context.budget(options.memory_budget, scheduled=True))
+        self.limits = Reorder().limits(budget or context.budget(options.memory_budget, ordered_by=options.name))
         self.tried: dict[Choice, Tried] = {}
         self.seen: list[Tried] = []
         # With form auto copies come first, as without it, so that what comes after can only be better.
