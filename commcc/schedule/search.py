@@ -27,6 +27,9 @@ bound, rounds are made under the others of these limits and with launches closer
 nodes, where the best step is more than 0.5 % above it, one that aims at the step that was reached: what need not be
 early then takes no memory early. Last, under the first of these two conditions, come rounds with a little less memory,
 for as long as each gains: the scheduler hoists what fits first, and what it could not hoist later may have gained more.
+Where the best order is within the budget, a few schedules then begin from it with compute put behind its last
+collective, which is to hide that (:mod:`commcc.schedule.tail`); again where that gains, with a third of it once where
+it does not.
 
 An order that needs less memory above the budget wins, then the shorter simulated step: that of the graph that comes
 out, in which others may pay for fused chains. Steps are compared to 0.1 % of the lower bound; among equal ones the
@@ -69,10 +72,11 @@ from commcc.schedule.evened import evened
 from commcc.schedule.first_looks import GLANCED, WEIGHED, glance, lined, preferred
 from commcc.schedule.judge import late as late_order
 from commcc.schedule.moves import SHORT, improved
-from commcc.schedule.result import CLOSE, LATE, LINE, OWN, Rank, SearchResult, Setting, Start, priced, result_of
+from commcc.schedule.result import BEHIND, CLOSE, LATE, LINE, OWN, Rank, SearchResult, Setting, Start, priced, result_of
 from commcc.schedule.runs import Cutter
 from commcc.schedule.scheduler import Policy, schedule
 from commcc.schedule.stretches import TRIALS, improved_in_rounds
+from commcc.schedule.tail import put_behind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -107,6 +111,11 @@ _EXPLORED: tuple[Start, ...] = (
 _RELAXED: tuple[Start, ...] = tuple(
     (OWN, own) for own in ((0, 1500, 0, 2), (0, 1500, 0, -1), (0, 4000, 0, 4), (0, 16000, 0, 2), (0, 16000, 0, -1))
 )
+#: The round with compute behind the last collective, and how many times less is put there where that gains nothing.
+_ENDING: tuple[Start, ...] = tuple(
+    (BEHIND, setting) for setting in ((1000, 8000, 0, 4), (0, 1500, 0, 2), (500, 1000, 0, 4), (700, 4000, 0, -1))
+)
+_LESS = (1, 3)
 #: How far the best step has to be above the lower bound, in permille, for the round _RELAXED, and for rounds under
 #: tight memory, which take more on large graphs where three other orders have the very step of the best one.
 _FAR, _FARTHER, _TIED = 5, 10, 20
@@ -168,6 +177,7 @@ def search(problem: Problem, limits: Limits, effort: int, hopeless: int | None =
         if looking.best is best:
             break
     looking.ladder(explored)
+    looking.ending(first)
     moved = len(looking.bests)
     looking.narrow()
     looking.unfold()
@@ -224,6 +234,7 @@ class _Search:
         self.problem, self.units, self.limits, self.effort = problem, problem.units, limits, effort
         self.start = self.best = result_of(self.units, np.arange(len(self.units.graph.nodes)), 0, ())
         self.late: SearchResult | None = None
+        self.behind = self.start
         self.lines: dict[Limits, SearchResult] = {}
         self.tried = 0
         # Whether something other than the order stands in front of a shorter step: see _TIES.
@@ -295,6 +306,18 @@ class _Search:
                 self.whole = result
             else:
                 self._take(result)
+
+    def ending(self, limits: Limits) -> None:
+        """Schedules with compute behind the last collective, so much as would hide all that is exposed."""
+        less = list(_LESS)
+        while less and not self.missed() and not self._over():
+            best, exposed = self.best, self.best.step_ns - self.problem.bound
+            order = put_behind(self.units.graph, best.nodes, exposed // less[0])
+            if order is None:
+                return
+            self.behind = replace(result_of(self.units, order, best.tried, best.settings), lined=best.lined)
+            self.round(_ENDING, limits)
+            less = less if self.best.step_ns < best.step_ns else less[1:]
 
     def narrow(self) -> None:
         """Where runs of compute are long, what led to the best order once more, with launches closer to their waits."""
@@ -434,6 +457,8 @@ class _Search:
         if which == LATE:
             self.late = self.late or result_of(self.units, late_order(self.units.graph), 0, ())
             return self.late
+        if which == BEHIND:
+            return self.behind
         if which == LINE:
             if limits not in self.lines:
                 self.lines[limits] = lined(self.units, limits, self.start.peak_bytes)

@@ -1,0 +1,96 @@
+"""An order in which compute stands behind the last collective, so that this one is hidden; see :func:`put_behind`.
+
+The last reduction of a backward graph is exposed where its gradient is ready last, as that of an embedding is. Other
+gradients are ready long before and could be computed while it is on its way. Each of them has a reduction of its own,
+which is then exposed in turn if it takes longer than its compute: the rule of Johnson for two machines (1954) says that
+those that take less time on their stream than on the compute stream come last, the longest transfer first. So
+
+* each launch has compute that leads to nothing else, if any; what is behind its wait must lead to the end alone;
+* launches whose own compute takes longer than they do on the stream of the last collective are put behind it, with that
+  compute, and so is what leads to the end without any launch;
+* the last ones in the order are taken, as few as hide what is exposed: what they read is held until then.
+
+Limits: what moves is only compared to what is exposed; whether memory allows it and gathers come in time then is for
+the scheduler to find out, which is to begin from this order.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from commcc.base.jit import kernel
+
+if TYPE_CHECKING:
+    from commcc.schedule.arrays import Graph, Ints
+
+#: What a node leads to, in place of a launch: more than one thing; the end of the graph; it stands behind the last
+#: launch anyway.
+_MORE, _END, _BEHIND = -1, -2, -3
+
+
+def put_behind(graph: Graph, order: Ints, exposed_ns: int) -> Ints | None:
+    """The order with as much behind its last launch as hides so many ns; None where nothing can go there."""
+    leads_to = np.empty(len(order), np.int64)
+    last = _leads_to(graph, order, leads_to)
+    ahead, place = order[: last + 1], np.arange(last + 1)
+    to = leads_to[ahead]
+    gains = _gains(graph, ahead, to)
+    if not gains.any():
+        return None
+    hidden = np.cumsum(gains[::-1])
+    first = last - min(last, int(np.searchsorted(hidden, exposed_ns)))
+    stands = np.zeros(len(order), np.int64)
+    stands[ahead] = place
+    launched = np.where(to >= 0, stands[to], -1)
+    jobs = np.flatnonzero((launched >= first) & (gains[launched] > 0))
+    jobs = jobs[np.lexsort((jobs, launched[jobs], -graph.nodes.transfer[to[jobs]]))]
+    ends = np.flatnonzero((to == _END) & (place >= first))
+    moved = np.concatenate([jobs, ends])
+    return np.concatenate([np.delete(ahead, moved), ahead[moved], order[last + 1 :]])
+
+
+def _gains(graph: Graph, ahead: Ints, to: Ints) -> Ints:
+    """By place, the ns that it hides behind the last of these: its compute, if it leads to the end; of a launch, its
+    own compute less what it takes on the stream of the last one, if that is more than nothing. to: what each leads to.
+    """
+    nodes = graph.nodes
+    own, led = np.zeros(len(nodes), np.int64), to >= 0
+    np.add.at(own, to[led], nodes.compute_ns[ahead[led]])
+    gains = np.where(to == _END, nodes.compute_ns[ahead], 0)
+    places = np.flatnonzero(to[:-1] == ahead[:-1])
+    launches = ahead[places]
+    same = nodes.stream[launches] == nodes.stream[ahead[-1:]]
+    gains[places] = np.maximum(0, own[launches] - same * nodes.transfer[launches])
+    return gains
+
+
+@kernel
+def _leads_to(graph: Graph, order: Ints, leads_to: Ints) -> int:
+    """The place of the last launch that something waits for, -1 for none; by node, the launch that it leads to."""
+    nodes, rows, count, last = graph.nodes, graph.rows, len(order), -1
+    for back in range(count):
+        place = count - 1 - back
+        node = order[place]
+        is_launch = nodes[node].stream >= 0
+        if last < 0 and is_launch and nodes[node].asynchronous:
+            last = place
+        if last < 0:
+            leads_to[node] = _BEHIND
+            continue
+        to = _BEHIND
+        for k in range(rows[node].users, rows[node + 1].users):
+            users = leads_to[graph.items[k]]
+            if to == _BEHIND:
+                to = users
+            elif users != _BEHIND and users != to:
+                to = _MORE
+        if to == _BEHIND:
+            to = _END
+        if is_launch:
+            to = node if to == _END else _MORE
+        if nodes[node].placeholder:
+            to = _MORE
+        leads_to[node] = to
+    return last
