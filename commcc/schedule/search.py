@@ -112,8 +112,9 @@ _RELAXED: tuple[Start, ...] = tuple(
     (OWN, own) for own in ((0, 1500, 0, 2), (0, 1500, 0, -1), (0, 4000, 0, 4), (0, 16000, 0, 2), (0, 16000, 0, -1))
 )
 #: The round with compute behind the last collective, and how many times less is put there where that gains nothing.
-_ENDING: tuple[Start, ...] = tuple(
-    (BEHIND, setting) for setting in ((1000, 8000, 0, 4), (0, 1500, 0, 2), (500, 1000, 0, 4), (700, 4000, 0, -1))
+_ENDING: tuple[Start, ...] = (
+    *((BEHIND, (0, 1500, 0, 4)), (BEHIND, (1000, 8000, 0, 4))),
+    *((BEHIND, (0, 1500, 0, 2)), (BEHIND, (500, 1000, 0, 4))),
 )
 _LESS = (1, 3)
 #: How far the best step has to be above the lower bound, in permille, for the round _RELAXED, and for rounds under
