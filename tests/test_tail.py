@@ -97,6 +97,22 @@ def test_what_leads_to_the_end_without_a_launch_goes_behind_too():
     assert behind(problem, names, 51) == ["g1", "r1", "w1", "e0", "e1", "end"]
 
 
+def test_launches_that_lead_to_another_one_go_with_it():
+    make, names = IndexMaker(), {}
+    x = make.input()
+    for ns, wire in ((30, 20), (30, 40)):
+        gradient = make.op(ns, x)
+        scatter = make.launch(25, "shards", gradient)
+        wait = make.wait(scatter)
+        reduce = make.launch(wire, "copies", wait)
+        names |= {gradient: f"g{wire}", scatter: f"s{wire}", wait: f"w{wire}", reduce: f"r{wire}"}
+        names[make.wait(reduce)] = f"e{wire}"
+    last = make.launch(100, "copies", make.wait(make.launch(50, "shards", make.op(5, x))))
+    names |= {last: "last", make.wait(last): "end"}
+    found = behind(Problem(make.index(), make.costs()), names, 1000)
+    assert found == ["g20", "s20", "w20", "r20", "e20", "e40", "end"]
+
+
 def test_what_others_need_stays():
     make = IndexMaker()
     x = make.input()

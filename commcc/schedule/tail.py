@@ -5,9 +5,10 @@ gradients are ready long before and could be computed while it is on its way. Ea
 which is then exposed in turn if it takes longer than its compute: the rule of Johnson for two machines (1954) says that
 those that take less time on their stream than on the compute stream come last, the longest transfer first. So
 
-* each launch has compute that leads to nothing else, if any; what is behind its wait must lead to the end alone;
-* launches whose own compute takes longer than they do on the stream of the last collective are put behind it, with that
-  compute, and so is what leads to the end without any launch;
+* what leads to one launch alone is its own, another launch too, as the reduce-scatter whose shards copies all-reduce
+  (HSDP) is; what is behind its wait must lead to the end alone;
+* launches whose own compute takes longer than they do on the stream of the last collective are put behind it, with what
+  is their own, and so is what leads to the end without any launch;
 * the last ones in the order are taken, as few as hide what is exposed: what they read is held until then.
 
 Limits: what moves is only compared to what is exposed; whether memory allows it and gathers come in time then is for
@@ -88,8 +89,8 @@ def _leads_to(graph: Graph, order: Ints, leads_to: Ints) -> int:
                 to = _MORE
         if to == _BEHIND:
             to = _END
-        if is_launch:
-            to = node if to == _END else _MORE
+        if is_launch and to == _END:
+            to = node
         if nodes[node].placeholder:
             to = _MORE
         leads_to[node] = to
