@@ -82,10 +82,10 @@ def _leads_to(graph: Graph, order: Ints, leads_to: Ints) -> int:
             continue
         to = _BEHIND
         for k in range(rows[node].users, rows[node + 1].users):
-            users = leads_to[graph.items[k]]
+            theirs = leads_to[graph.items[k]]
             if to == _BEHIND:
-                to = users
-            elif users != _BEHIND and users != to:
+                to = theirs
+            elif theirs != _BEHIND and theirs != to:
                 to = _MORE
         if to == _BEHIND:
             to = _END
