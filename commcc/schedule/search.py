@@ -28,8 +28,8 @@ nodes, where the best step is more than 0.5 % above it, one that aims at the ste
 early then takes no memory early. Last, under the first of these two conditions, come rounds with a little less memory,
 for as long as each gains: the scheduler hoists what fits first, and what it could not hoist later may have gained more.
 Where the best order is within the budget, a few schedules then begin from it with compute put behind its last
-collective, which is to hide that (:mod:`commcc.schedule.tail`); again where that gains, with a third of it once where
-it does not.
+collective, which is to hide that (:mod:`commcc.schedule.tail`); again where that gains, with two thirds of it and with
+one where it does not.
 
 An order that needs less memory above the budget wins, then the shorter simulated step: that of the graph that comes
 out, in which others may pay for fused chains. Steps are compared to 0.1 % of the lower bound; among equal ones the
@@ -111,12 +111,10 @@ _EXPLORED: tuple[Start, ...] = (
 _RELAXED: tuple[Start, ...] = tuple(
     (OWN, own) for own in ((0, 1500, 0, 2), (0, 1500, 0, -1), (0, 4000, 0, 4), (0, 16000, 0, 2), (0, 16000, 0, -1))
 )
-#: The round with compute behind the last collective, and how many times less is put there where that gains nothing.
-_ENDING: tuple[Start, ...] = (
-    *((BEHIND, (0, 1500, 0, 4)), (BEHIND, (1000, 8000, 0, 4))),
-    *((BEHIND, (0, 1500, 0, 2)), (BEHIND, (500, 1000, 0, 4))),
-)
-_LESS = (1, 3)
+#: Settings of the round with compute behind the last collective, after the one that did best before; and how many parts
+#: of _PARTS are put there, in turn, where more gains nothing or takes too much memory.
+_ENDING: tuple[Setting, ...] = ((0, 1500, 0, 4), (1000, 8000, 0, 4), (0, 1500, 0, 2), (500, 1000, 0, 4))
+_SHARES, _PARTS = (3, 2, 1), 3
 #: How far the best step has to be above the lower bound, in permille, for the round _RELAXED, and for rounds under
 #: tight memory, which take more on large graphs where three other orders have the very step of the best one.
 _FAR, _FARTHER, _TIED = 5, 10, 20
@@ -310,15 +308,16 @@ class _Search:
 
     def ending(self, limits: Limits) -> None:
         """Schedules with compute behind the last collective, so much as would hide all that is exposed."""
-        less = list(_LESS)
-        while less and not self.missed() and not self._over():
+        shares = list(_SHARES)
+        while shares and not self.missed() and not self._over():
             best, exposed = self.best, self.best.step_ns - self.problem.bound
-            order = put_behind(self.units.graph, best.nodes, exposed // less[0])
+            order = put_behind(self.units.graph, best.nodes, exposed * shares[0] // _PARTS)
             if order is None:
                 return
             self.behind = replace(result_of(self.units, order, best.tried, best.settings), lined=best.lined)
-            self.round(_ENDING, limits)
-            less = less if self.best.step_ns < best.step_ns else less[1:]
+            settings = dict.fromkeys((*best.settings[-1:], *_ENDING))
+            self.round([(BEHIND, setting) for setting in settings], limits)
+            shares = shares if self.best.step_ns < best.step_ns else shares[1:]
 
     def narrow(self) -> None:
         """Where runs of compute are long, what led to the best order once more, with launches closer to their waits."""
