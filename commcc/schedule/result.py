@@ -23,9 +23,9 @@ Setting = tuple[int, ...]
 Start = tuple[int, Setting]
 Rank = tuple[int, bool, int, int, int, int]
 
-#: Orders to begin from: the graph's own, one in which everything is late, one in which only collectives moved, in
-#: :func:`glance` the best one so far, and the best one with compute behind its last collective.
-OWN, LATE, LINE, BEST, BEHIND = range(5)
+#: Orders to begin from: the graph's own, one in which everything is late, one in which only collectives moved, and in
+#: :func:`glance` the best one so far.
+OWN, LATE, LINE, BEST = range(4)
 #: A step at most this much above the lower bound, in permille, ends the search.
 CLOSE = 1
 #: The share of the budget, in permille, above which a peak counts as at its edge.

@@ -72,7 +72,7 @@ from commcc.schedule.evened import evened
 from commcc.schedule.first_looks import GLANCED, WEIGHED, glance, lined, preferred
 from commcc.schedule.judge import late as late_order
 from commcc.schedule.moves import SHORT, improved
-from commcc.schedule.result import BEHIND, CLOSE, LATE, LINE, OWN, Rank, SearchResult, Setting, Start, priced, result_of
+from commcc.schedule.result import CLOSE, LATE, LINE, OWN, Rank, SearchResult, Setting, Start, priced, result_of
 from commcc.schedule.runs import Cutter
 from commcc.schedule.scheduler import Policy, schedule
 from commcc.schedule.stretches import TRIALS, improved_in_rounds
@@ -111,10 +111,10 @@ _EXPLORED: tuple[Start, ...] = (
 _RELAXED: tuple[Start, ...] = tuple(
     (OWN, own) for own in ((0, 1500, 0, 2), (0, 1500, 0, -1), (0, 4000, 0, 4), (0, 16000, 0, 2), (0, 16000, 0, -1))
 )
-#: Settings of the round with compute behind the last collective, after the one that did best before; and how many parts
-#: of _PARTS are put there, in turn, where more gains nothing or takes too much memory.
+#: Settings of the round with compute behind the last collective, after the one that did best before. Of what is put
+#: there one in _PARTS stays, then another one, where more gains nothing or takes too much memory.
 _ENDING: tuple[Setting, ...] = ((0, 1500, 0, 4), (1000, 8000, 0, 4), (0, 1500, 0, 2), (500, 1000, 0, 4))
-_SHARES, _PARTS = (3, 2, 1), 3
+_PARTS = 3
 #: How far the best step has to be above the lower bound, in permille, for the round _RELAXED, and for rounds under
 #: tight memory, which take more on large graphs where three other orders have the very step of the best one.
 _FAR, _FARTHER, _TIED = 5, 10, 20
@@ -233,7 +233,6 @@ class _Search:
         self.problem, self.units, self.limits, self.effort = problem, problem.units, limits, effort
         self.start = self.best = result_of(self.units, np.arange(len(self.units.graph.nodes)), 0, ())
         self.late: SearchResult | None = None
-        self.behind = self.start
         self.lines: dict[Limits, SearchResult] = {}
         self.tried = 0
         # Whether something other than the order stands in front of a shorter step: see _TIES.
@@ -245,8 +244,10 @@ class _Search:
         # The best glance of all nodes.
         self.whole: SearchResult | None = None
 
-    def round(self, grid: Sequence[Start], limits: Limits) -> SearchResult:
-        """One round under these limits, and its best order; that of all is kept under the limits of the search."""
+    def round(self, grid: Sequence[Start], limits: Limits, own: SearchResult | None = None) -> SearchResult:
+        """One round under these limits, and its best order; that of all is kept under the limits of the search. own:
+        what schedules begin from in place of the graph's own order.
+        """
         problem, start = self.problem, self.start
         further = self.large and self.best is not start
         patience = _FURTHER if further else max(_PATIENCE, _PATIENT_NODES // max(1, len(problem.index)))
@@ -263,7 +264,7 @@ class _Search:
             explore = bool(fresh) and (tried < _FIRST or tried % 2 == 0 or not unused)
             base, setting = fresh.pop(0) if explore else (OWN, unused.pop(0))
             idle += 1
-            begun = self._base(base, limits) if explore else best
+            begun = self._base(base, limits, own) if explore else best
             reached = self._rank(self.best)[:3] if further else best_rank[:4]
             result = self._schedule(begun, setting, limits, best)
             rank = result.rank(problem, start, limits)
@@ -308,16 +309,16 @@ class _Search:
 
     def ending(self, limits: Limits) -> None:
         """Schedules with compute behind the last collective, so much as would hide all that is exposed."""
-        shares = list(_SHARES)
-        while shares and not self.missed() and not self._over():
+        parts = _PARTS
+        while parts and not self.missed() and not self._over():
             best, exposed = self.best, self.best.step_ns - self.problem.bound
-            order = put_behind(self.units.graph, best.nodes, exposed * shares[0] // _PARTS)
+            order = put_behind(self.units.graph, best.nodes, exposed * parts // _PARTS)
             if order is None:
                 return
-            self.behind = replace(result_of(self.units, order, best.tried, best.settings), lined=best.lined)
+            behind = replace(result_of(self.units, order, best.tried, best.settings), lined=best.lined)
             settings = dict.fromkeys((*best.settings[-1:], *_ENDING))
-            self.round([(BEHIND, setting) for setting in settings], limits)
-            shares = shares if self.best.step_ns < best.step_ns else shares[1:]
+            self.round([(OWN, setting) for setting in settings], limits, behind)
+            parts -= self.best.step_ns >= best.step_ns
 
     def narrow(self) -> None:
         """Where runs of compute are long, what led to the best order once more, with launches closer to their waits."""
@@ -453,17 +454,15 @@ class _Search:
     def _over(self) -> bool:
         return self.tried >= self.effort or self.best.close(self.problem, self.limits)
 
-    def _base(self, which: int, limits: Limits) -> SearchResult:
+    def _base(self, which: int, limits: Limits, own: SearchResult | None) -> SearchResult:
         if which == LATE:
             self.late = self.late or result_of(self.units, late_order(self.units.graph), 0, ())
             return self.late
-        if which == BEHIND:
-            return self.behind
         if which == LINE:
             if limits not in self.lines:
                 self.lines[limits] = lined(self.units, limits, self.start.peak_bytes)
             return self.lines[limits]
-        return self.start
+        return own or self.start
 
     def _schedule(
         self, base: SearchResult, setting: Setting, limits: Limits, best: SearchResult | None = None
