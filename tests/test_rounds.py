@@ -31,9 +31,9 @@ def rounds(monkeypatch, problem, limits):
     seen = []
     whole = MODULE._Search.round
 
-    def noted(looking, grid, within):
+    def noted(looking, grid, within, *own):
         seen.append((within.prefetch, within.budget))
-        whole(looking, grid, within)
+        whole(looking, grid, within, *own)
 
     with monkeypatch.context() as patched:
         patched.setattr(MODULE._Search, "round", noted)

@@ -454,7 +454,7 @@ class _Search:
     def _over(self) -> bool:
         return self.tried >= self.effort or self.best.close(self.problem, self.limits)
 
-    def _base(self, which: int, limits: Limits, own: SearchResult | None) -> SearchResult:
+    def _base(self, which: int, limits: Limits, own: SearchResult | None = None) -> SearchResult:
         if which == LATE:
             self.late = self.late or result_of(self.units, late_order(self.units.graph), 0, ())
             return self.late
