@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from commcc.base.terms import Kind
 from commcc.graph.index import build_index
-from commcc.schedule import Limits, Problem, search
+from commcc.schedule import Limits, Problem, runs, search
 from commcc.schedule.judge import judge, late
 from commcc.schedule.runs import Cutter
 from commcc.serialization import load
@@ -48,13 +48,12 @@ def test_any_order_stays_legal_and_keeps_its_prefetch(seed, most, prefetch, rng)
     "name", ["tiny_llama_fsdp4_bw", "tiny_llama_fsdp2_tp2_bw", "tiny_moe_fsdp4_ep2_bw", "tiny_deepseek_fsdp4_ep2"]
 )
 def test_what_held_a_reduction_back_is_forgotten_once_it_has_run(monkeypatch, name, most):
-    """The same as where every reduce-scatter is looked at anew at every stop."""
+    """The same as where every reduce-scatter is looked at anew at every stop, and as in plain Python."""
+    look = runs._found
 
-    look = Cutter._missing
-
-    def anew(self, *arguments):
-        self.blocked.clear()
-        return look(self, *arguments)
+    def anew(graph, cutting, launch, at):
+        cutting.rows.blocked = -1
+        return look(graph, cutting, launch, at)
 
     index = build_index(load(SAMPLES / f"{name}.fx.txt.gz"))
     problem = Problem(index, load_model("h100").price(index))
@@ -62,7 +61,8 @@ def test_what_held_a_reduction_back_is_forgotten_once_it_has_run(monkeypatch, na
     orders = [first.tolist(), cut_runs(problem, Limits(), first, 6).tolist()]
     made = [cut_runs(problem, Limits(), order, most).tolist() for order in orders]
     assert made[0] != orders[0]
-    monkeypatch.setattr(Cutter, "_missing", anew)
+    monkeypatch.setattr(runs, "_cut", runs._cut.python)
+    monkeypatch.setattr(runs, "_found", anew)
     assert made == [cut_runs(problem, Limits(), order, most).tolist() for order in orders]
 
 
@@ -112,6 +112,56 @@ def test_what_needs_compute_stays_behind_it():
     assert judge(problem.graph, np.array(made, np.int64)).longest_run == 1
     for launch in problem.index.launches:
         assert made.index(problem.index.data_preds[launch][0]) < made.index(launch)
+
+
+def sent(make, works, *sources):
+    """A problem in which these are reduced and scattered at the end, each on a stream of its own."""
+    launches = [make.launch(5, f"g{number}", source) for number, source in enumerate(sources)]
+    make.op(0, *map(make.wait, launches))
+    return launches, problem_of(make, works, launches)
+
+
+def some_works(count):
+    make = IndexMaker()
+    source = make.input()
+    return make, [make.op(10, source) for _ in range(count)]
+
+
+def test_one_of_the_next_comes_where_the_first_has_to_stay():
+    make, works = some_works(6)
+    launches, problem = sent(make, works, works[5], works[0])
+    made = cut_runs(problem, Limits(), range(len(problem.index)), 3).tolist()
+    assert made.index(launches[1]) == made.index(works[3]) - 1
+    assert made.index(launches[0]) > made.index(works[5])
+
+
+def test_no_other_launch_goes_along():
+    make, works = some_works(6)
+    _, problem = sent(make, works, make.wait(make.launch(5, "a", works[0])))
+    order = [*range(len(problem.index))]
+    assert cut_runs(problem, Limits(), order, 3).tolist() == order
+
+
+@pytest.mark.parametrize("views", [39, 40])
+def test_no_more_than_40_nodes_go_along(views):
+    make, works = some_works(6)
+    node = works[0]
+    for _ in range(views):
+        node = make.op(0, node)
+    _, problem = sent(make, works, node)
+    order = [*range(len(problem.index))]
+    assert (cut_runs(problem, Limits(), order, 3).tolist() == order) == (views == 40)
+
+
+def test_short_runs_stay():
+    make, works = some_works(2)
+    early = make.launch(5, "a", works[0])
+    make.wait(early)
+    works += [make.op(10, works[0]) for _ in range(2)]
+    launches, problem = sent(make, works, works[1])
+    problem = problem_of(make, works, [early, *launches])
+    order = [*range(len(problem.index))]
+    assert cut_runs(problem, Limits(), order, 2).tolist() == order
 
 
 def held_back(count=30):

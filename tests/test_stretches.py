@@ -12,7 +12,7 @@ from commcc.graph.index import build_index
 from commcc.graph.memory import live_bytes
 from commcc.passes.base import PlanContext
 from commcc.passes.reorder import Reorder
-from commcc.schedule import Limits, Problem, search
+from commcc.schedule import Limits, Problem, known, search
 from commcc.schedule.judge import judge
 from commcc.schedule.moves import Moves, begin, improve, with_payers
 from commcc.serialization import load
@@ -43,10 +43,24 @@ def by_stretches(problem, limits, order, trials, near=0):
     resized = graph.rows[len(order)].resized > graph.rows[0].resized
     if moves.state[0].over or resized or not stretches._allowed(graph, moves):
         return None
-    known = stretches.Known.of(graph, moves)
-    stretches.improve_stretches(graph, moves, known, trials, problem.bound)
+    facts = known.Known.of(graph, moves)
+    stretches.improve_stretches(graph, moves, facts, trials, problem.bound)
     assert moves.places.kept.tolist() == moves.places.node.tolist()
+    assert facts_of(facts) == facts_of(known.Known.of(graph, moves))
+    in_flight = graph.nodes.placeholder & (np.diff(graph.rows.waits) > 0)
+    if graph.slowdown_permille <= 1000 and not in_flight.any():
+        assert facts.places[0].rest == moves.state[0].step, "the longest path through all is the step"
     return moves.places.kept.tolist(), int(moves.state[0].step)
+
+
+def facts_of(of):
+    """What an order comes to, by field; not what is only written while one is tried."""
+    tried = {"differs", "new_computed", "within", "seen", "new_freed", "there"}
+    tables = (of.places, of.nodes, of.buffers)
+    by_field = {(k, name): table[name].tolist() for k, table in enumerate(tables) for name in table.dtype.names}
+    assert not any(of.nodes.differs)
+    streams = (of.free.tolist(), of.rests.tolist())
+    return {field: row for field, row in by_field.items() if field[1] not in tried}, streams
 
 
 @pytest.mark.parametrize("seed", range(24))
@@ -80,8 +94,8 @@ def test_kernels_and_plain_python_make_the_same(monkeypatch):
     problem = Problem(*scheduled_graph(5))
     limits, order = limits_of(problem, 10, 2, 4), np.arange(len(problem.index))
     compiled = by_stretches(problem, limits, order, 60, 1)
-    for name in ("improve_stretches", "_begin"):
-        monkeypatch.setattr(stretches, name, getattr(stretches, name).python)
+    for module, name in ((stretches, "improve_stretches"), (known, "_begin")):
+        monkeypatch.setattr(module, name, getattr(module, name).python)
     assert by_stretches(problem, limits, order, 60, 1) == compiled
 
 
