@@ -28,8 +28,9 @@ nodes, where the best step is more than 0.5 % above it, one that aims at the ste
 early then takes no memory early. Last, under the first of these two conditions, come rounds with a little less memory,
 for as long as each gains: the scheduler hoists what fits first, and what it could not hoist later may have gained more.
 Where the best order is within the budget, a few schedules then begin from it with compute put behind its last
-collective, which is to hide that (:mod:`commcc.schedule.tail`); again where that gains, with two thirds of it and with
-one where it does not.
+collective, which is to hide that (:mod:`commcc.schedule.behind`); again where that gains, with two thirds of it and
+with one where it does not. Then behind the collective that compute waits for longest, for as long as it is another one
+and a fourth or more of what the step is above the bound, and no more than that: else the stream is full.
 
 An order that needs less memory above the budget wins, then the shorter simulated step: that of the graph that comes
 out, in which others may pay for fused chains. Steps are compared to 0.1 % of the lower bound; among equal ones the
@@ -68,15 +69,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commcc.base.progress import detail
+from commcc.schedule.behind import last_launch, most_exposed, put_behind
 from commcc.schedule.evened import evened
 from commcc.schedule.first_looks import GLANCED, WEIGHED, glance, lined, preferred
+from commcc.schedule.grid import BEHIND, COPIES_STAY, EXPLORED, RELAXED
 from commcc.schedule.judge import late as late_order
 from commcc.schedule.moves import SHORT, improved
 from commcc.schedule.result import CLOSE, LATE, LINE, OWN, Rank, SearchResult, Setting, Start, priced, result_of
 from commcc.schedule.runs import Cutter
 from commcc.schedule.scheduler import Policy, schedule
 from commcc.schedule.stretches import TRIALS, improved_in_rounds
-from commcc.schedule.tail import put_behind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -85,37 +87,11 @@ if TYPE_CHECKING:
     from commcc.schedule.problem import Limits, Problem, Schedulable
     from commcc.timing.cost.types import Costs
 
-#: Under little memory copies are better made where they stand than when the launch is due.
-_COPIES_STAY = (1000, 8000, 1000, 4, 1)
-#: What a round begins from, and with which setting. Where little is left to gain the first ones suffice.
-_EXPLORED: tuple[Start, ...] = (
-    *((OWN, (1000, 8000, 1000, 4)), (OWN, (500, 1000, 0, 4)), (LINE, (700, 1000, 0, 4, 2, 0, -1, 20_000))),
-    # The last moment for gathers: a stream that they fill keeps others waiting for what it would reduce next.
-    *((LINE, (0, 1500, 0, 2)), (OWN, (1000, 4000, 0, 2, 2, 0, 1000))),
-    *((LINE, (500, 16000, 1000, -1, 2, 0, -1, 20_000)), (LINE, (700, 4000, 0, -1))),
-    *((OWN, (700, 4000, 1000, 2, 2, 8)), (OWN, (0, 16000, 0, 2)), (LINE, (700, 4000, 1000, 2))),
-    *((LINE, (500, 1000, 0, 2, 1, 0, -1, 20_000)), (OWN, (900, 4000, 0, 4))),
-    *((OWN, (700, 16000, 0, -1, 2, 0, -1, 0)), (OWN, (1000, 8000, 0, 2)), (LINE, (1000, 8000, 1000, 2))),
-    *((OWN, (500, 16000, 1000, -1)), (LINE, (1000, 8000, 0, 2, 2, 0, -1, 0)), (OWN, (900, 8000, 1000, -1))),
-    *((OWN, (700, 4000, 1000, 2, 2, 0, -1, 20_000)), (LATE, (500, 1000, 0, 4)), (LINE, (700, 2000, 0, 4))),
-    *((OWN, (700, 8000, 0, 4)), (OWN, (500, 1000, 0, 4, 2, 0, -1, 0)), (OWN, (700, 4000, 1000, 2, 2, 0, -1, 0))),
-    *((LINE, (800, 8000, 1000, 2)), (LATE, (1000, 8000, 0, 2)), (LINE, (700, 4000, 0, -1, 2, 0, -1, 0))),
-    *((LATE, (700, 1000, 0, -1)), (OWN, (950, 1000, 0, 4)), (LATE, (900, 4000, 0, 4))),
-    *((LINE, (800, 4000, 0, 2)), (OWN, (1000, 1500, 1000, 4)), (LATE, (700, 4000, 1000, 2))),
-    *((LINE, (0, 1500, 0, -1)), (OWN, (800, 8000, 1000, 2)), (LATE, (950, 1000, 0, 4))),
-    *((LINE, (500, 1000, 0, -1)), (OWN, (500, 4000, 0, 3)), (LATE, (1000, 1500, 1000, 4))),
-    *((OWN, (950, 4000, 1000, 3)), (LATE, (800, 8000, 1000, 2)), (OWN, (700, 2000, 0, 4))),
-    *((LATE, (500, 4000, 0, 3)), (OWN, (900, 1500, 1000, 3)), (LATE, (950, 4000, 1000, 3))),
-)
-#: The round that aims at what was reached.
-_RELAXED: tuple[Start, ...] = tuple(
-    (OWN, own) for own in ((0, 1500, 0, 2), (0, 1500, 0, -1), (0, 4000, 0, 4), (0, 16000, 0, 2), (0, 16000, 0, -1))
-)
-#: Settings of the round with compute behind the last collective, after the one that did best before. Of what is put
-#: there one in _PARTS stays, then another one, where more gains nothing or takes too much memory.
-_ENDING: tuple[Setting, ...] = ((0, 1500, 0, 4), (1000, 8000, 0, 4), (0, 1500, 0, 2), (500, 1000, 0, 4))
-_PARTS = 3
-#: How far the best step has to be above the lower bound, in permille, for the round _RELAXED, and for rounds under
+#: Of what is put behind a collective one part in _PARTS stays, then another one, where more gains nothing or takes too
+#: much memory. It is looked at where compute waits for it for as long as the step is above the bound, or for at least
+#: one part in _SHARE of that.
+_PARTS, _SHARE = 3, 4
+#: How far the best step has to be above the lower bound, in permille, for the round RELAXED, and for rounds under
 #: tight memory, which take more on large graphs where three other orders have the very step of the best one.
 _FAR, _FARTHER, _TIED = 5, 10, 20
 #: The budgets of rounds under tight memory, in permille of the budget.
@@ -155,8 +131,8 @@ def search(problem: Problem, limits: Limits, effort: int, hopeless: int | None =
     hopeless: what comes last is not done where it cannot make the step shorter than this.
     """
     looking = _Search(problem, limits, effort)
-    copies = [(OWN, _COPIES_STAY)] if _copies(looking.units) else []
-    explored = (*_EXPLORED[:_FIRST], *copies, *_EXPLORED[_FIRST:])
+    copies = [(OWN, COPIES_STAY)] if _copies(looking.units) else []
+    explored = (*EXPLORED[:_FIRST], *copies, *EXPLORED[_FIRST:])
     first = looking.preferred()
     looking.round(explored, first)
     made = first
@@ -168,7 +144,7 @@ def search(problem: Problem, limits: Limits, effort: int, hopeless: int | None =
         if others != made and looking.cramped():
             looking.round(explored, others)
     if not looking.large and looking.far(_FAR):
-        looking.round(_RELAXED, first)
+        looking.round(RELAXED, first)
     for permille in _TIGHTER:
         best = looking.best
         if limits.budget is not None and looking.cramped():
@@ -176,7 +152,7 @@ def search(problem: Problem, limits: Limits, effort: int, hopeless: int | None =
         if looking.best is best:
             break
     looking.ladder(explored)
-    looking.ending(first)
+    looking.hide(first)
     moved = len(looking.bests)
     looking.narrow()
     looking.unfold()
@@ -307,16 +283,28 @@ class _Search:
             else:
                 self._take(result)
 
-    def ending(self, limits: Limits) -> None:
-        """Schedules with compute behind the last collective, so much as would hide all that is exposed."""
+    def hide(self, limits: Limits) -> None:
+        """Schedules with compute behind the last collective, and then behind the one that compute waits for longest."""
+        graph, bound, seen = self.units.graph, self.problem.bound, set[int]()
+        launch, exposed = last_launch(graph, self.best.nodes), self.best.step_ns - bound
+        while launch >= 0 and launch not in seen:
+            seen.add(launch)
+            self._put_behind(limits, launch, exposed)
+            launch, exposed = most_exposed(graph, self.best.nodes)
+            above = self.best.step_ns - bound
+            if not above <= exposed * _SHARE <= above * _SHARE:
+                break
+
+    def _put_behind(self, limits: Limits, launch: int, exposed: int) -> None:
+        """Schedules with compute behind a launch, so much as would hide all that is exposed."""
         parts = _PARTS
         while parts and not self.missed() and not self._over():
-            best, exposed = self.best, self.best.step_ns - self.problem.bound
-            order = put_behind(self.units.graph, best.nodes, exposed * parts // _PARTS)
+            best = self.best
+            order = put_behind(self.units.graph, best.nodes, launch, exposed * parts // _PARTS)
             if order is None:
-                return
+                break
             behind = replace(result_of(self.units, order, best.tried, best.settings), lined=best.lined)
-            settings = dict.fromkeys((*best.settings[-1:], *_ENDING))
+            settings = dict.fromkeys((*best.settings[-1:], *BEHIND))
             self.round([(OWN, setting) for setting in settings], limits, behind)
             parts -= self.best.step_ns >= best.step_ns
 
