@@ -1,4 +1,4 @@
-"""Compute behind the last collective, where this one is exposed: legal, what it hides, and that a search uses it."""
+"""Compute behind a collective, where this one is exposed: legal, what it hides, and that a search uses it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from commcc.base.terms import GIB, Kind
 from commcc.graph.index import build_index
 from commcc.schedule import Limits, Problem, search
+from commcc.schedule.behind import last_launch, most_exposed, put_behind
 from commcc.schedule.judge import judge
-from commcc.schedule.tail import put_behind
 from commcc.serialization import load
 from commcc.timing.cost import load_model
 from commcc.timing.cost.types import Costs
@@ -30,11 +30,12 @@ def test_any_order_stays_legal(sort):
     for seed, other, exposed in product(range(sort, 48, 4), range(3), (1, 60, 1 << 40)):
         problem = Problem(*scheduled_graph(seed))
         order = shuffled(problem, seed + other) if other else list(range(len(problem.index)))
-        found = put_behind(problem.graph, np.array(order, np.int64), exposed)
-        if found is not None:
-            check_order(problem.index, found.tolist())
-            moved += found.tolist() != order
-    assert moved > 10
+        for launch in problem.index.launches:
+            found = put_behind(problem.graph, np.array(order, np.int64), launch, exposed)
+            if found is not None:
+                check_order(problem.index, found.tolist())
+                moved += found.tolist() != order
+    assert moved > 100
 
 
 def gradients(jobs, last, after=()):
@@ -59,7 +60,9 @@ def gradients(jobs, last, after=()):
 
 def behind(problem, names, exposed):
     """What stands behind the last launch, by name; before it, what stood there."""
-    order = put_behind(problem.graph, np.arange(len(problem.index)), exposed)
+    graph, own = problem.graph, np.arange(len(problem.index))
+    assert names[last_launch(graph, own)] == "last"
+    order = put_behind(graph, own, last_launch(graph, own), exposed)
     if order is None:
         return None
     check_order(problem.index, order.tolist())
@@ -123,17 +126,62 @@ def test_what_others_need_stays():
     make.wait(second)
     last = make.launch(100, "dp", make.op(1, shared, first))
     make.wait(last)
-    order = put_behind(Problem(make.index(), make.costs()).graph, np.arange(len(make.ops)), 1000).tolist()
+    order = put_behind(Problem(make.index(), make.costs()).graph, np.arange(len(make.ops)), last, 1000).tolist()
     assert order.index(shared) < order.index(last) < order.index(alone) < order.index(second)
     assert order.index(first) < order.index(last)
 
 
 @pytest.mark.parametrize("empty", [True, False])
-def test_nothing_is_behind_no_launch(empty):
+def test_no_launch_is_the_last_or_exposed(empty):
     make = IndexMaker()
     if not empty:
-        make.op(5, make.input())
-    assert put_behind(Problem(make.index(), make.costs()).graph, np.arange(len(make.ops)), 10) is None
+        made = make.launch(5, "dp", make.op(5, make.input()), synchronous=True)
+        make.wait(made)
+    graph, own = Problem(make.index(), make.costs()).graph, np.arange(len(make.ops))
+    assert last_launch(graph, own) == -1
+    assert most_exposed(graph, own, 100) == (-1, 0)
+
+
+def test_what_compute_waits_for_longest():
+    make = IndexMaker()
+    x = make.op(7, make.input())
+    launches = [make.launch(ns, group, x) for ns, group in ((10, "a"), (30, "b"), (100, "a"))]
+    first = make.wait(launches[0])
+    make.op(15, first)
+    make.wait(launches[1])
+    make.op(5, make.wait(launches[2]))
+    make.launch(50, "b", x)  # nothing waits for it
+    graph, own = Problem(make.index(), make.costs()).graph, np.arange(len(make.ops))
+    # Arrivals at 17, 37 and 117; compute goes on at 17, 37 and 117.
+    assert most_exposed(graph, own, 1000) == (launches[2], 80)
+    assert most_exposed(graph, own, 80) == (launches[2], 80)
+    assert most_exposed(graph, own, 79) == (launches[0], 10)
+    assert most_exposed(graph, own, 9) == (launches[1], 5)
+
+
+def test_what_stands_behind_a_launch_in_the_middle_stays_there():
+    """An optimizer and its gather come behind the last reduction; gradients go between, and what updates stays behind
+    all of them.
+    """
+    make = IndexMaker()
+    chain = make.input()
+    waits, launches, gradients = [], [], []
+    for _ in range(3):
+        gradients.append(make.op(13, chain))
+        launches.append(make.launch(11, "dp", gradients[-1]))
+        waits.append(make.wait(launches[-1]))
+        chain = make.op(10, chain)
+    last = make.launch(40, "dp", make.op(5, chain))
+    update = make.op(20, *waits, make.wait(last))
+    gather = make.launch(30, "dp", update)
+    make.wait(gather)
+    graph, own = Problem(make.index(), make.costs()).graph, np.arange(len(make.ops))
+    assert last_launch(graph, own) == gather
+    assert most_exposed(graph, own, 1000) == (last, 40)
+    order = put_behind(graph, own, last, 3).tolist()
+    check_order(Problem(make.index(), make.costs()).index, order)
+    place = {node: at for at, node in enumerate(order)}
+    assert place[gradients[0]] < place[last] < place[gradients[1]] < place[gradients[2]] < place[update]
 
 
 def backward(layers, gather=4, compute=20, scatter=17, last=150):
@@ -155,17 +203,25 @@ def backward(layers, gather=4, compute=20, scatter=17, last=150):
     return Problem(index, costs)
 
 
-def test_a_search_hides_the_last_reduction(monkeypatch):
-    """Where memory is tight at first, no setting of the scheduler leaves gradients for the end by itself."""
+@pytest.mark.parametrize("last", [True, False])
+def test_a_search_hides_an_exposed_reduction(monkeypatch, last):
+    """Where memory is tight at first, no setting of the scheduler leaves gradients for the end by itself. last: whether
+    it is the last launch, and not only one that compute waits for.
+    """
     index = build_index(load(SAMPLES / "llama3_8b_fsdp64_bw.fx.txt.gz"))
     problem, budget = Problem(index, load_model("h100").price(index)), 56 * GIB
+    if not last:
+        monkeypatch.setattr(module, "last_launch", lambda graph, _order: int(graph.launches[0]))
     found = search(problem, Limits(budget), 76)
-    check_order(index, found.order)
-    monkeypatch.setattr(module, "put_behind", lambda *_: None)
-    before = search(problem, Limits(budget), 76)
+    check_order(problem.index, found.order)
     assert found.step_ns * 1000 <= problem.bound * 1003
-    assert before.step_ns * 1000 >= problem.bound * 1010
     assert found.peak_bytes <= budget
+    if last:
+        monkeypatch.setattr(module, "put_behind", lambda *_: None)
+    else:
+        monkeypatch.setattr(module, "most_exposed", lambda *_: (-1, 0))
+    before = search(problem, Limits(budget), 76)
+    assert before.step_ns * 1000 >= problem.bound * 1010
 
 
 def test_a_budget_is_kept(monkeypatch):

@@ -40,12 +40,17 @@ def last_launch(graph: Graph, order: Ints) -> int:
     return int(order[places[-1]]) if len(places) else -1
 
 
-def most_exposed(graph: Graph, order: Ints) -> tuple[int, int]:
-    """The launch that compute waits for longest, -1 for none, and for how many ns."""
+def most_exposed(graph: Graph, order: Ints, most: int) -> tuple[int, int]:
+    """The launch that compute waits for longest, of those that it waits for no longer than ``most`` ns, -1 for none;
+    and for how many ns.
+    """
     stalls = np.zeros(len(order), np.int64)
     _stalls(graph, order, Scratch.of(graph), stalls)
+    stalls *= stalls <= most
+    if not stalls.any():
+        return -1, 0
     launch = int(stalls.argmax())
-    return (launch, int(stalls[launch])) if stalls[launch] else (-1, 0)
+    return launch, int(stalls[launch])
 
 
 def put_behind(graph: Graph, order: Ints, launch: int, exposed_ns: int) -> Ints | None:

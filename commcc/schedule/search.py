@@ -29,8 +29,9 @@ early then takes no memory early. Last, under the first of these two conditions,
 for as long as each gains: the scheduler hoists what fits first, and what it could not hoist later may have gained more.
 Where the best order is within the budget, a few schedules then begin from it with compute put behind its last
 collective, which is to hide that (:mod:`commcc.schedule.behind`); again where that gains, with two thirds of it and
-with one where it does not. Then behind the collective that compute waits for longest, for as long as it is another one
-and a fourth or more of what the step is above the bound, and no more than that: else the stream is full.
+with one where it does not. Then behind the one that compute waits for longest, for half or more of what the step is
+above the bound, and behind further ones for as long as that gains. One that it waits for much longer than the step is
+above the bound cannot be hidden: its stream is full.
 
 An order that needs less memory above the budget wins, then the shorter simulated step: that of the graph that comes
 out, in which others may pay for fused chains. Steps are compared to 0.1 % of the lower bound; among equal ones the
@@ -88,9 +89,9 @@ if TYPE_CHECKING:
     from commcc.timing.cost.types import Costs
 
 #: Of what is put behind a collective one part in _PARTS stays, then another one, where more gains nothing or takes too
-#: much memory. It is looked at where compute waits for it for as long as the step is above the bound, or for at least
-#: one part in _SHARE of that.
-_PARTS, _SHARE = 3, 4
+#: much memory. How long compute has to wait for it at least and at most, in percent of what the step is above the
+#: bound, which counts some of that wait.
+_PARTS, _EXPOSED = 3, (50, 125)
 #: How far the best step has to be above the lower bound, in permille, for the round RELAXED, and for rounds under
 #: tight memory, which take more on large graphs where three other orders have the very step of the best one.
 _FAR, _FARTHER, _TIED = 5, 10, 20
@@ -284,15 +285,15 @@ class _Search:
                 self._take(result)
 
     def hide(self, limits: Limits) -> None:
-        """Schedules with compute behind the last collective, and then behind the one that compute waits for longest."""
+        """Schedules with compute behind the last collective, and then behind those that compute waits for longest."""
         graph, bound, seen = self.units.graph, self.problem.bound, set[int]()
         launch, exposed = last_launch(graph, self.best.nodes), self.best.step_ns - bound
         while launch >= 0 and launch not in seen:
             seen.add(launch)
             self._put_behind(limits, launch, exposed)
-            launch, exposed = most_exposed(graph, self.best.nodes)
-            above = self.best.step_ns - bound
-            if not above <= exposed * _SHARE <= above * _SHARE:
+            least, most = ((self.best.step_ns - bound) * percent // 100 for percent in _EXPOSED)
+            launch, exposed = most_exposed(graph, self.best.nodes, most)
+            if exposed < least:
                 break
 
     def _put_behind(self, limits: Limits, launch: int, exposed: int) -> None:
