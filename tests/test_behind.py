@@ -131,6 +131,21 @@ def test_what_others_need_stays():
     assert order.index(first) < order.index(last)
 
 
+def test_what_stands_behind_it_anyway_may_need_what_goes_there():
+    """As the norm of all gradients, which is computed at the end."""
+    make = IndexMaker()
+    x = make.input()
+    gradient = make.op(50, x)
+    reduced = make.launch(10, "dp", gradient)
+    make.wait(reduced)
+    last = make.launch(100, "dp", make.op(1, x))
+    make.wait(last)
+    norm = make.op(5, gradient)
+    make.op(0, norm)
+    order = put_behind(Problem(make.index(), make.costs()).graph, np.arange(len(make.ops)), last, 1000).tolist()
+    assert order.index(last) < order.index(gradient) < order.index(reduced) < order.index(norm)
+
+
 @pytest.mark.parametrize("empty", [True, False])
 def test_no_launch_is_the_last_or_exposed(empty):
     make = IndexMaker()
@@ -234,4 +249,5 @@ def test_a_budget_is_kept(monkeypatch):
     for more in (0, 512, 4096):
         found = search(problem, Limits(budget=own + more), 76)
         assert found.peak_bytes <= own + more
-    assert behind
+    whole, less, least = (asked[3] for asked in behind[:3])
+    assert (less, least) == (2 * whole // 3, whole // 3), "two thirds where all is too much, then one"
