@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from commcc.base.jit import compiled, kernel
-from commcc.schedule.arrays import TABLES, Graph, records
+from commcc.schedule.arrays import TABLES, Graph, by_key, records
 from commcc.schedule.tables import Making, count_needed, feed, pair, sorted_rows
 
 if TYPE_CHECKING:
@@ -39,10 +39,14 @@ _NONE, _SEVERAL = -1, -2
 
 
 class Folded(NamedTuple):
-    """graph: a node for each unit, in the order of their roots. folds: see :data:`FOLD`."""
+    """graph: a node for each unit, in the order of their roots. folds: see :data:`FOLD`. members: nodes by unit, each
+    unit's in order; begins: where a unit's begin and end.
+    """
 
     graph: Graph
     folds: Records
+    members: Ints
+    begins: Ints
 
 
 def fold(graph: Graph, pinned: Collection[int] = ()) -> Folded:
@@ -76,16 +80,15 @@ def fold(graph: Graph, pinned: Collection[int] = ()) -> Folded:
     pairs = np.empty((3, needed), np.int64)
     small = small._replace(items=np.append(small.items[:place], np.empty(needed, np.int64)))
     making = making._replace(graph=small, owners=pairs[0], things=pairs[1], by_thing=pairs[2])
-    return Folded(small._replace(items=small.items[: feed(making, place)]), folds)
+    small = small._replace(items=small.items[: feed(making, place)])
+    return Folded(small, folds, *by_key(folds.unit, np.arange(count), units))
 
 
 def unfold(graph: Graph, folded: Folded, order: Ints) -> Ints:
     """The order of all nodes that an order of units stands for."""
-    count, unit = len(graph.nodes), folded.folds.unit
-    members = np.argsort(unit, kind="stable")
-    begins = np.append(0, np.cumsum(np.bincount(unit, minlength=len(order))))
+    count = len(graph.nodes)
     laid = Laid(np.empty(count, np.int64), np.zeros(count, np.int64), np.empty(count, np.int64), np.zeros(2, np.int64))
-    _lay_out(graph, folded.folds, members, begins, order, laid)
+    _lay_out(graph, folded.folds, folded.members, folded.begins, order, laid)
     return laid.order
 
 
