@@ -29,9 +29,9 @@ early then takes no memory early. Last, under the first of these two conditions,
 for as long as each gains: the scheduler hoists what fits first, and what it could not hoist later may have gained more.
 Where the best order is within the budget, a few schedules then begin from it with compute put behind its last
 collective, which is to hide that (:mod:`commcc.schedule.behind`); again where that gains, with two thirds of it and
-with one where it does not. Then behind the one that compute waits for longest, for half or more of what the step is
-above the bound, and behind further ones for as long as that gains. One that it waits for much longer than the step is
-above the bound cannot be hidden: its stream is full.
+with one where it does not. Then, where the step still is more than 0.5 % above the bound, behind the one that compute
+waits for longest, for half or more of that, and behind further ones for as long as that gains. One that it waits for
+much longer cannot be hidden: its stream is full.
 
 An order that needs less memory above the budget wins, then the shorter simulated step: that of the graph that comes
 out, in which others may pay for fused chains. Steps are compared to 0.1 % of the lower bound; among equal ones the
@@ -92,8 +92,9 @@ if TYPE_CHECKING:
 #: much memory. How long compute has to wait for it at least and at most, in percent of what the step is above the
 #: bound, which counts some of that wait.
 _PARTS, _EXPOSED = 3, (50, 125)
-#: How far the best step has to be above the lower bound, in permille, for the round RELAXED, and for rounds under
-#: tight memory, which take more on large graphs where three other orders have the very step of the best one.
+#: How far the best step has to be above the lower bound, in permille, for the round RELAXED and for compute behind
+#: other collectives than the last one, and for rounds under tight memory, which take more on large graphs where three
+#: other orders have the very step of the best one.
 _FAR, _FARTHER, _TIED = 5, 10, 20
 #: The budgets of rounds under tight memory, in permille of the budget.
 _TIGHTER = (990, 995, 980)
@@ -293,7 +294,7 @@ class _Search:
             self._put_behind(limits, launch, exposed)
             least, most = ((self.best.step_ns - bound) * percent // 100 for percent in _EXPOSED)
             launch, exposed = most_exposed(graph, self.best.nodes, most)
-            if exposed < least:
+            if exposed < least or not self.far(_FAR):
                 break
 
     def _put_behind(self, limits: Limits, launch: int, exposed: int) -> None:
