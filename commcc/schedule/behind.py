@@ -34,9 +34,8 @@ _MORE, _END, _BEHIND = -1, -2, -3
 
 
 def last_launch(graph: Graph, order: Ints) -> int:
-    """The last launch that something waits for later; -1 for none."""
-    facts = graph.nodes[order]
-    places = np.flatnonzero((facts.stream >= 0) & (facts.asynchronous > 0))
+    """The last asynchronous launch; -1 for none."""
+    places = np.flatnonzero(((graph.nodes.stream >= 0) & (graph.nodes.asynchronous > 0))[order])
     return int(order[places[-1]]) if len(places) else -1
 
 

@@ -149,7 +149,7 @@ def _settle_places(graph: Graph, moves: Moves, known: Known, begin: int, end: in
 
 @compiled
 def _settle_sums(graph: Graph, moves: Moves, known: Known, begin: int, end: int) -> None:
-    """What is added up from place to place, and the most before and behind."""
+    """What is added up from place to place, and runs of compute."""
     places, nodes, count = known.places, known.nodes, len(moves.places)
     for place in range(begin, end):
         node = moves.places[place].node
@@ -227,7 +227,7 @@ def _settle_rests(graph: Graph, moves: Moves, known: Known, begin: int, end: int
         node = moves.places[place].node
         facts = graph.nodes[node]
         if facts.waited >= 0 and facts.stream < 0:
-            if nodes[node].rest != rest and not nodes[node].differs and not graph.nodes[facts.waited].placeholder:
+            if nodes[node].rest != rest and not graph.nodes[facts.waited].placeholder:
                 nodes[node].differs = 1
                 others += 1
             nodes[node].rest = rest

@@ -292,9 +292,11 @@ class _Search:
         while launch >= 0 and launch not in seen:
             seen.add(launch)
             self._put_behind(limits, launch, exposed)
+            if not self.far(_FAR):
+                break
             least, most = ((self.best.step_ns - bound) * percent // 100 for percent in _EXPOSED)
             launch, exposed = most_exposed(graph, self.best.nodes, most)
-            if exposed < least or not self.far(_FAR):
+            if exposed < least:
                 break
 
     def _put_behind(self, limits: Limits, launch: int, exposed: int) -> None:
