@@ -13,7 +13,7 @@ from commcc.passes.strategies.auto import Tried
 from commcc.passes.strategies.uneven import Judged, Shapes
 from commcc.run.pipeline import run
 from commcc.schedule import Limits, SearchResult
-from commcc.schedule.first_looks import GLANCED
+from commcc.schedule.first_looks import Preferred
 from commcc.schedule.result import LINE, OWN
 from commcc.timing.cost import load_model
 from tests.families import backward
@@ -112,18 +112,18 @@ def test_what_is_hopeless_as_the_best_was_is_scheduled_in_another_way(monkeypatc
     def glanced(steps, peak=0):
         """Steps by how the schedule begins: as the best one did, and in another way."""
 
-        def glance(_problem, _limits, schedules, *, hopeless, give_up, first=None):
+        def glance(_problem, _limits, starts, *, hopeless, give_up):
             assert hopeless == 1_001_000 and give_up
-            asked.append(first is None)
-            begun = first or GLANCED[schedules.start]
-            lined = begun[0] == LINE
-            assert (lined == (best.start[0] == LINE)) == (first is not None)
-            return SearchResult(b"", steps[first is None], peak * (first is None), 0, 1, ((1, 2, 3, 4),), lined)
+            (begun,) = starts
+            other, lined = begun != best.start, begun[0] == LINE
+            assert (lined == (best.start[0] == LINE)) == (not other)
+            asked.append(other)
+            return SearchResult(b"", steps[other], peak * other, 0, 1, ((1, 2, 3, 4),), lined)
 
         return glance
 
     bucketings = object.__new__(uneven._Bucketings)
-    bucketings.limits, bucketings.unsaved = Limits(budget=10), 0
+    bucketings._preferred, bucketings.unsaved = Preferred(Limits(budget=10), None), 0
     best = Judged(Tried((), (), 0, 1_000_000, 0, 0), (base, (1, 2, 3, 4)), 10)
 
     def step(steps, peak=0):

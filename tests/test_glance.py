@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -12,10 +13,10 @@ from commcc.graph.index import build_index
 from commcc.graph.memory import live_bytes
 from commcc.passes.reorder import Reorder
 from commcc.schedule import Limits, Problem
-from commcc.schedule.first_looks import glance
+from commcc.schedule.first_looks import ENOUGH, GLANCED, glance, lined, preferred
 from commcc.schedule.in_order import in_order
 from commcc.schedule.judge import judge
-from commcc.schedule.result import SearchResult
+from commcc.schedule.result import LINE, SearchResult
 from commcc.serialization import load
 from commcc.timing.cost import load_model
 from tests.schedule_graphs import scheduled_graph
@@ -44,11 +45,11 @@ def test_what_is_given_up_would_not_have_been_the_best(monkeypatch, slack):
         budget = None if slack is None else live_bytes(index).peak_bytes * (100 + slack) // 100
         limits = Limits(budget=budget, prefetch=20)
         made.clear()
-        found = glance(problem, limits, range(6))
+        found = glance(problem, limits, GLANCED[:6])
         given_up += sum((scheduled(*args[:4]) != order).any() for args, order in made)
         with monkeypatch.context() as patched:
             patched.setattr(SearchResult, "beaten_by", lambda *_: None)
-            assert glance(problem, limits, range(6)) == found
+            assert glance(problem, limits, GLANCED[:6]) == found
     assert given_up > 10 or slack == TIGHT
 
 
@@ -82,8 +83,8 @@ def test_a_search_keeps_what_a_glance_expects(monkeypatch):
         index, costs = scheduled_graph(seed)
         problem = Problem(index, costs)
         limits = Limits(budget=live_bytes(index).peak_bytes, prefetch=20)
-        start = glance(problem, limits, range(0))
-        both = [glance(each, limits, range(8)) for each in (problem, problem.units)]
+        start = glance(problem, limits, ())
+        both = [glance(each, limits, GLANCED[:8]) for each in (problem, problem.units)]
         expected = min(result.rank(problem, start, limits)[:3] for result in both)
         near = 0, False, problem.bound * 1005 // 1000 // max(1, problem.bound // 1000)
         expected = max(near, expected)
@@ -137,43 +138,55 @@ def counted(monkeypatch):
 def test_one_begins_from_an_order_in_which_only_collectives_moved(monkeypatch):
     problem, limits = production()
     begun, line = counted(monkeypatch), in_order(problem, limits).tolist()
-    found = glance(problem, limits, range(4))
+    found = glance(problem, limits, GLANCED[:4])
     assert begun[0] == line
     assert found.peak_bytes <= limits.budget
-    search = sys.modules[glance.__module__]
-    monkeypatch.setattr(search, "GLANCED", tuple(start for start in search.GLANCED if start[0] != search.LINE))
-    assert found.step_ns < glance(problem, limits, range(4)).step_ns
+    others = [start for start in GLANCED if start[0] != LINE]
+    assert found.step_ns < glance(problem, limits, others[:4]).step_ns
 
 
-def test_what_did_best_before_is_made_first_and_only_once(monkeypatch):
+@pytest.mark.parametrize("made", [1, 2, 5])
+def test_what_was_made_before_is_not_made_again(monkeypatch, made):
     problem, limits = production()
-    begun, own = counted(monkeypatch), list(range(len(problem.index)))
-    search = sys.modules[glance.__module__]
-    first = search.GLANCED[1]
-    assert first[0] == search.OWN
-    known = glance(problem, limits, range(4))
-    assert len(begun) == 4
-    begun.clear()
-    found = glance(problem, limits, range(4), first=first)
-    assert begun[0] == own and len(begun) == 4
-    assert found.step_ns <= known.step_ns * 1.01
-    begun.clear()
-    glance(problem, limits, range(4), first=(search.OWN, (950, 1000, 0, 4)))
-    assert begun[0] == own and len(begun) == 5
+    limits = replace(limits, budget=limits.budget * 97 // 100)
+    whole, some = glance(problem, limits), glance(problem, limits, GLANCED[:made])
+    begun = counted(monkeypatch)
+    found = glance(problem, limits, GLANCED[made:], begun=some)
+    assert len(begun) == len(GLANCED) - made
+    assert (found.order, found.step_ns, found.start) == (whole.order, whole.step_ns, whole.start)
+
+
+def test_limits_come_with_the_schedules_that_they_were_chosen_by():
+    problem, limits = production()
+    chosen, seen = preferred(problem, limits)
+    assert seen == glance(problem, chosen, GLANCED[:ENOUGH])
+    assert preferred(problem, limits.closer) == (limits.closer, None)
+
+
+def test_orders_in_which_only_collectives_move_are_made_once_for_each_limits(monkeypatch):
+    problem, limits = production()
+    peak, made, search = limits.budget, list[object](), sys.modules[glance.__module__]
+    limits = replace(limits, budget=peak + 1)  # which no other test asks for
+    real = search._lined
+    monkeypatch.setattr(search, "_lined", lambda *args: made.append(args) or real(*args))
+    lines = [lined(problem, each, peak) for each in (limits, limits.closer, limits, limits.closer)]
+    assert len(made) == 2
+    assert lines == [real(problem, each, peak) for each in (limits, limits.closer)] * 2
+    assert len(lined(problem.units, limits, peak).order) < len(lines[0].order)
 
 
 def test_a_result_tells_what_it_began_from():
     problem, limits = production()
-    found = glance(problem, limits, range(8))
-    again = glance(problem, limits, range(0), first=found.start)
+    found = glance(problem, limits, GLANCED[:8])
+    again = glance(problem, limits, [found.start])
     assert again.start == found.start and again.tried == 1
-    assert glance(problem, limits, range(0)).start is None
+    assert glance(problem, limits, ()).start is None
 
 
 def test_what_is_hopeless_gets_a_schedule_of_each_kind(monkeypatch):
     problem, limits = production()
     begun = counted(monkeypatch)
-    glance(problem, limits, range(8), hopeless=problem.bound // 2, give_up=True)
+    glance(problem, limits, GLANCED[:8], hopeless=problem.bound // 2, give_up=True)
     assert len(begun) == 2
     own = list(range(len(problem.index)))
     assert [base == own for base in begun] == [False, True]

@@ -17,10 +17,11 @@ from commcc.graph.index import build_index
 from commcc.graph.memory import live_bytes
 from commcc.plan import Plan, Reordering
 from commcc.schedule import Limits, Problem, search
-from commcc.schedule.judge import judge
+from commcc.schedule.judge import judge, late
 from commcc.schedule.moves import improved, later, sooner
 from commcc.serialization import load
 from commcc.timing.cost import load_model
+from commcc.timing.cost.payers import Payers
 from commcc.timing.simulate import Simulator
 from tests.oracle_graphs import training_graph
 from tests.schedule_graphs import check_order, scheduled_graph
@@ -121,6 +122,22 @@ def test_prices_of_another_order_are_those_of_the_graph_written_so(name):
     own = np.arange(len(names))
     assert problem.costs.in_order(own) is problem.costs
     assert problem.graph_in(own) is problem.graph
+
+
+def test_chains_of_repeated_layers_are_priced_once(monkeypatch):
+    """Those whose members run the same operations, read as much of as many tensors and stand in the same order."""
+    problem, priced, whole = sample("llama3_8b_fsdp64_bw")[-1], [], Payers._priced
+    payers, order = problem.costs.payers, late(problem.graph)
+    monkeypatch.setattr(Payers, "_priced", lambda self, nodes, order: priced.append(nodes) or whole(self, nodes, order))
+    place = np.argsort(order)
+    changed, prices, after = payers._changed(place), payers.prices(order), payers.after(order)
+    assert 0 < 4 * len(priced) < len(changed)
+    for chain in changed:  # each by itself
+        nodes = payers._members[chain].tolist()
+        alone = whole(payers, nodes, sorted(nodes, key=place.__getitem__))
+        assert {nodes[k]: ns for k, ns in alone.ns.items()} == {node: prices[node] for node in nodes if node in prices}
+        paying = {nodes[k]: tuple(nodes[p] for p in others) for k, others in alone.after.items()}
+        assert paying == {node: after[node] for node in nodes if node in after}
 
 
 def shuffled_behind(problem, after, seed):

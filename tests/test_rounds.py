@@ -10,7 +10,8 @@ import pytest
 from commcc.graph.index import build_index
 from commcc.graph.memory import live_bytes
 from commcc.schedule import Limits, Problem, search
-from commcc.schedule.result import SearchResult
+from commcc.schedule.result import LINE, OWN, SearchResult
+from commcc.schedule.rounds import FIRST, Round
 from commcc.serialization import load
 from commcc.timing.cost import load_model
 
@@ -33,7 +34,7 @@ def rounds(monkeypatch, problem, limits):
 
     def noted(looking, grid, within, *own):
         seen.append((within.prefetch, within.budget))
-        whole(looking, grid, within, *own)
+        return whole(looking, grid, within, *own)
 
     with monkeypatch.context() as patched:
         patched.setattr(MODULE._Search, "round", noted)
@@ -66,3 +67,94 @@ def test_what_is_not_worth_finishing_has_the_step_that_it_would_have(monkeypatch
     monkeypatch.setattr(MODULE._Search, "unfold", lambda _looking: None)
     monkeypatch.setattr(MODULE, "_MOVED_NODES", 0)
     assert search(problem, Limits(None, None, 200), 1, hopeless=0).step_ns == shorter.step_ns
+
+
+GRID = [(OWN, (number, 0, 0, 0)) for number in range(4)] + [(LINE, (4, 0, 0, 0))]
+
+
+def made(steps, before=None, patience=3):
+    """What a round tries, None for its best order, where schedules have these steps; and the round."""
+
+    def result(step, setting):
+        return SearchResult(b"", step, 0, 0, 0, setting)
+
+    def rank(step):
+        return 0, False, step, 0, step, 0
+
+    going, tried, left = Round(GRID, result(10_000_000, ()), rank(10_000_000), before), [], list(steps)
+    while (following := going.following(patience)) is not None:
+        base, setting = following
+        tried.append((base, setting[0]))
+        step = left.pop(0)
+        gained = step < (before or going.best.step_ns)
+        going.note(None if base is None else setting, result(step, (setting,)), rank(step), gained=gained)
+    return tried, going
+
+
+def test_a_round_explores_its_list_and_uses_what_did_best_on_the_best_order():
+    tried, going = made([7_000_000, 5_000_000, 6_000_000, 8_000_000, 9_000_000])
+    assert tried == [(OWN, 0), (OWN, 1), (OWN, 2), (None, 1), (OWN, 3)]
+    assert going.best.step_ns == 5_000_000 and going.ties == 0
+    # What did best comes first, and what is tried on the best order is not tried on it again.
+    tried, _ = made([7_000_000, 8_000_000, 5_000_000, *[5_000_000] * 6], patience=6)
+    assert tried[3] == (None, 2)
+    assert len(set(tried)) == len(tried)
+
+
+def test_a_round_ends_where_nothing_gained_for_long_or_nothing_is_left():
+    assert len(made([5_000_000] + [6_000_000] * 9, patience=2)[0]) == 3
+    tried, going = made([10_000_000] * 5, patience=9)
+    assert len(tried) == len(GRID) and going.ties == 5
+
+
+@pytest.mark.parametrize(
+    ("steps", "length"),
+    [
+        ([5_000_000, 5_000_400], FIRST),  # as before
+        ([5_026_000, 5_030_000], FIRST),  # none near
+        ([5_000_000, 5_000_600], 3),
+        ([5_000_000, 5_030_000], 3),
+        ([5_026_000, 5_024_000], 3),
+        ([5_000_000, 4_999_999], 5),
+        ([4_000_000, 4_000_000], 4),
+    ],
+)
+def test_a_further_round_ends_early_where_it_leads_nowhere(steps, length):
+    tried, _ = made([*steps, *[9_000_000] * 6], before=5_000_000, patience=3)
+    first, _ = made([*steps, *[9_000_000] * 6], patience=3)
+    assert len(tried) == length
+    assert len(first) > FIRST
+
+
+def test_under_little_memory_launches_go_closer_and_a_round_follows_where_that_gains(monkeypatch, experts):
+    """What is closer than the narrower limits is a quarter of these."""
+    problem, peak = experts
+    budget, calls = peak, []
+    looking = MODULE._Search(problem, Limits(budget), 50)
+    looking.large = True
+
+    def again(gains):
+        def tried(_looking, limits):
+            calls.append(("again", limits.prefetch))
+            if limits.prefetch in gains:
+                looking.best = SearchResult(
+                    looking.best.packed, looking.best.step_ns - 1, budget, 1, 1, ((1, 2, 3, 4),)
+                )
+
+        return tried
+
+    def asked(gains):
+        calls.clear()
+        monkeypatch.setattr(MODULE._Search, "_again", again(gains))
+        monkeypatch.setattr(MODULE._Search, "round", lambda _l, _grid, limits: calls.append(("round", limits.prefetch)))
+        looking.just_in_time(())
+        return list(calls)
+
+    looking.best = SearchResult(looking.start.packed, problem.bound * 2, budget, 1, 1, ((1, 2, 3, 4),))
+    assert asked([]) == [("again", 50), ("again", 12)]
+    assert asked([12]) == [("again", 50), ("again", 12), ("round", 12)]
+    assert asked([50]) == [("again", 50), ("round", 50), ("again", 12)]
+    looking.large = False
+    assert asked([50, 12]) == []
+    looking.large, looking.best = True, SearchResult(looking.start.packed, problem.bound * 2, budget // 2, 1, 1, ())
+    assert asked([50, 12]) == []

@@ -193,9 +193,9 @@ class _Shorter:
         return Problem(index, self.costs) if removal is None else Problem(*without(index, self.model, removal))
 
     def _glanced(self, problem: Problem) -> SearchResult:
-        from commcc.schedule.first_looks import glance
+        from commcc.schedule.first_looks import GLANCED, glance
 
-        return glance(problem.units, self.limits, range(_SCHEDULES))
+        return glance(problem.units, self.limits, GLANCED[:_SCHEDULES])
 
     def _over(self, result: SearchResult) -> int:
         return 0 if self.budget is None else max(0, result.peak_bytes - self.budget)

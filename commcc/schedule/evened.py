@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 _SAME = 100_000
 #: So many reduce-scatters ahead and behind are looked at.
 _NEAR = 8
-#: Nodes looked at in all: so many for each try.
-_NODES = 8_000_000
+#: Nodes looked at in all, so many for each try, and until one of the longest runs stays.
+_NODES, _IN_VAIN = 8_000_000, 2_000_000
 
 
 def evened(problem: Problem, limits: Limits, order: Sequence[int] | Ints) -> Ints:
@@ -49,8 +49,9 @@ def evened(problem: Problem, limits: Limits, order: Sequence[int] | Ints) -> Int
     begin(graph, moves)
     ends, computes = graph.nodes.ends > 0, graph.nodes.compute > 0
     most, tries, moved = int(state.step) + int(state.step) // _SAME, _NODES // len(places), True
+    in_vain = _IN_VAIN // len(places)
     while moved and state.run > SHORT and tries > 1:
-        pairs = _candidates(ends[best], computes[best], int(state.run))[: tries - 1]
+        pairs = _candidates(ends[best], computes[best], int(state.run))[: min(in_vain, tries - 1)]
         tried = _first_taken(graph, moves, pairs, most)
         moved = tried > 0
         tries -= tried if moved else len(pairs)

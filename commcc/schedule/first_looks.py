@@ -1,12 +1,12 @@
 """A few schedules of a graph, for planners who compare many graphs; and what they begin from.
 
-seen = glance(problem, limits, range(4))
+seen = glance(problem, limits, GLANCED[:4])
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from commcc.schedule.result import BEST, LINE, OWN, SearchResult, Start, priced,
 from commcc.schedule.scheduler import Policy, schedule
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from commcc.schedule.arrays import Graph
     from commcc.schedule.problem import Limits, Schedulable
 
 #: What :func:`glance` makes, in turn: on graphs with buckets the first few are rarely far from the best of many.
@@ -24,61 +27,68 @@ GLANCED: tuple[Start, ...] = (
     *((BEST, (0, 1500, 0, -1)), (LINE, (0, 1500, 0, 2))),
 )
 #: At least this many of these are made, even where they are hopeless.
-_ENOUGH = 2
+ENOUGH = 2
 #: Schedules that :func:`preferred` makes at most.
-WEIGHED = 2 * _ENOUGH
+WEIGHED = 2 * ENOUGH
 #: How often an order in which only collectives moved is made again where it takes too much memory.
 _AGAIN = 5
+#: Of the last graphs and limits, the orders in which only collectives moved: most are asked for several times.
+_KEPT = 4
+_lines: tuple[tuple[Graph, Limits, SearchResult], ...] = ()
 
 
 def glance(
     problem: Schedulable,
     limits: Limits,
-    schedules: range,
+    starts: Sequence[Start] = GLANCED,
     *,
     hopeless: int | None = None,
     give_up: bool = False,
-    first: Start | None = None,
+    begun: SearchResult | None = None,
 ) -> SearchResult:
     """The best of these schedules, for planners who compare many graphs.
 
-    schedules: which of those that are made in turn. hopeless: no more are made once the best of the first two is longer
-    than this. give_up: nor is any made to its end that becomes longer, or longer than the best so far. None is made to
-    its end that cannot rank before the best so far. first: made before those.
+    hopeless: no more are made once the best of the first two is longer than this. give_up: nor is any made to its end
+    that becomes longer, or longer than the best so far. None is made to its end that cannot rank before the best so
+    far. begun: the best of others, made before.
     """
-    start = best = result_of(problem, np.arange(len(problem.graph.nodes)), 0, ())
-    line: SearchResult | None = None
-    again = GLANCED[schedules.start : schedules.stop]
-    starts = again if first is None else (first, *(other for other in again if other != first))
+    start = result_of(problem, np.arange(len(problem.graph.nodes)), 0, ())
+    best = begun or start
     for tried, (base, setting) in enumerate(starts, 1):
         over = hopeless is not None and best.step_ns > hopeless
-        if best.close(problem, limits) or (tried > _ENOUGH and over):
+        if best.close(problem, limits) or (tried > ENOUGH and over):
             break
         target, *rest = setting
         until = best.beaten_by(problem, limits)
         if give_up and hopeless is not None:
             until = hopeless if tried == 1 else min(best.step_ns, hopeless)
-        begun = best if base == BEST else start
-        if base == LINE:
-            begun = line = line or lined(problem, limits, start.peak_bytes)
+        own = lined(problem, limits, start.peak_bytes) if base == LINE else best if base == BEST else start
         aim = problem.bound * target // 1000 if target else min(best.step_ns, hopeless or best.step_ns)
-        order = schedule(problem, begun.nodes, Policy(aim, *rest), limits, until)
-        result = replace(result_of(problem, order, tried, begun.settings or (setting,)), lined=begun.lined)
+        order = schedule(problem, own.nodes, Policy(aim, *rest), limits, until)
+        result = replace(result_of(problem, order, tried, own.settings or (setting,)), lined=own.lined)
         if result.rank(problem, start, limits) < best.rank(problem, start, limits):
             best = min(best, priced(problem, result), key=lambda candidate: candidate.rank(problem, start, limits))
     return best
 
 
-def preferred(problem: Schedulable, limits: Limits) -> Limits:
+class Preferred(NamedTuple):
+    """Limits, and the best of the first :data:`ENOUGH` schedules of :func:`glance` under these where they were made."""
+
+    limits: Limits
+    seen: SearchResult | None
+
+
+def preferred(problem: Schedulable, limits: Limits) -> Preferred:
     """These limits; closer ones where memory is scarce and the first schedules under those are better."""
     if limits.closer == limits:
-        return limits
-    seen = glance(problem, limits, range(_ENOUGH))
+        return Preferred(limits, None)
+    seen = glance(problem, limits, GLANCED[:ENOUGH])
     if not seen.at_the_edge(limits):
-        return limits
+        return Preferred(limits, seen)
     start = result_of(problem, np.arange(len(problem.graph.nodes)), 0, ())
-    closer = glance(problem, limits.closer, range(_ENOUGH))
-    return limits.closer if closer.rank(problem, start, limits) < seen.rank(problem, start, limits) else limits
+    closer = glance(problem, limits.closer, GLANCED[:ENOUGH])
+    better = closer.rank(problem, start, limits) < seen.rank(problem, start, limits)
+    return Preferred(limits.closer, closer) if better else Preferred(limits, seen)
 
 
 def lined(problem: Schedulable, limits: Limits, own_peak: int) -> SearchResult:
@@ -88,6 +98,16 @@ def lined(problem: Schedulable, limits: Limits, own_peak: int) -> SearchResult:
     order takes, it is made again with less.
     own_peak: of the graph's own order, which is allowed at first, since nothing can move where that passes the budget.
     """
+    global _lines
+    for graph, known, line in _lines:
+        if graph is problem.graph and known == limits:
+            return line
+    line = _lined(problem, limits, own_peak)
+    _lines = ((problem.graph, limits, line), *_lines[: _KEPT - 1])
+    return line
+
+
+def _lined(problem: Schedulable, limits: Limits, own_peak: int) -> SearchResult:
     allowed = limits if limits.budget is None else replace(limits, budget=max(limits.budget, own_peak))
     result = best = result_of(problem, in_order(problem, allowed), 0, ())
     less = 0

@@ -23,15 +23,17 @@ launches closer to their waits.
 Where the best step is then more than 0.5 % above the bound, what planners of buckets compare graphs by
 (:mod:`commcc.schedule.first_looks`) is made too, of units and, where the graph has merged collectives, of nodes, as the
 step that they expect is to be kept. Where the best order is at the edge of the budget and more than 1 % above the
-bound, rounds are made under the others of these limits and with launches closer still; on graphs of fewer than 3000
-nodes, where the best step is more than 0.5 % above it, one that aims at the step that was reached: what need not be
-early then takes no memory early. Last, under the first of these two conditions, come rounds with a little less memory,
-for as long as each gains: the scheduler hoists what fits first, and what it could not hoist later may have gained more.
+bound, rounds are made under the others of these limits and with launches closer still, and on large graphs what led to
+that order is done once more with launches even closer, with a round under these limits where it gains; on graphs of
+fewer than 3000 nodes, where the best step is more than 0.5 % above it, one that aims at the step that was reached: what
+need not be early then takes no memory early. Last, under the first of these two conditions, come rounds with a little
+less memory, for as long as each gains: the scheduler hoists what fits first, and what it could not hoist later may have
+gained more.
 Where the best order is within the budget, a few schedules then begin from it with compute put behind its last
 collective, which is to hide that (:mod:`commcc.schedule.behind`); again where that gains, with two thirds of it and
 with one where it does not. Then, where the step still is more than 0.5 % above the bound, behind the one that compute
-waits for longest, for half or more of that, and behind further ones for as long as that gains. One that it waits for
-much longer cannot be hidden: its stream is full.
+waits for longest, for half or more of that, and behind further ones for as long as that gains, each time as much. One
+that it waits for much longer cannot be hidden: its stream is full.
 
 An order that needs less memory above the budget wins, then the shorter simulated step: that of the graph that comes
 out, in which others may pay for fused chains. Steps are compared to 0.1 % of the lower bound; among equal ones the
@@ -53,12 +55,12 @@ On graphs of 3000 nodes or more, where each schedule takes milliseconds, less is
 the step of the best one to the ns, something other than the order stands in front of a shorter one: a round ends after
 six schedules then, planners' schedules are not made unless the graph has merged collectives, and further rounds only
 where the step is more than 2 % above the bound. These end after four schedules that do not make the best step of all
-shorter.
+shorter, or after the first two where none is within 0.5 % of it or both have it (:mod:`commcc.schedule.rounds`).
 
 Where no order of the first round meets the budget, further rounds are made with what was reached as the budget. Where
 none meets it then, a few schedules are made under budgets that do not depend on it, and moves lower the peaks of all
-these orders step by step before they make them shorter; on graphs of 3000 nodes or more those of the graph's own order
-and of the best one. A smaller budget may still lead to another order.
+these orders (of the graph's own and the best one on graphs of 3000 nodes or more) step by step before they make them
+shorter. A smaller budget may still lead to another order.
 """
 
 from __future__ import annotations
@@ -72,11 +74,24 @@ import numpy as np
 from commcc.base.progress import detail
 from commcc.schedule.behind import last_launch, most_exposed, put_behind
 from commcc.schedule.evened import evened
-from commcc.schedule.first_looks import GLANCED, WEIGHED, glance, lined, preferred
+from commcc.schedule.first_looks import ENOUGH, GLANCED, WEIGHED, Preferred, glance, lined, preferred
 from commcc.schedule.grid import BEHIND, COPIES_STAY, EXPLORED, RELAXED
 from commcc.schedule.judge import late as late_order
 from commcc.schedule.moves import SHORT, improved
-from commcc.schedule.result import CLOSE, LATE, LINE, OWN, Rank, SearchResult, Setting, Start, priced, result_of
+from commcc.schedule.result import (
+    CLOSE,
+    LATE,
+    LINE,
+    OWN,
+    Rank,
+    SearchResult,
+    Setting,
+    Start,
+    priced,
+    result_of,
+    unit_of,
+)
+from commcc.schedule.rounds import FIRST, Round
 from commcc.schedule.runs import Cutter
 from commcc.schedule.scheduler import Policy, schedule
 from commcc.schedule.stretches import TRIALS, improved_in_rounds
@@ -98,8 +113,6 @@ _PARTS, _EXPOSED = 3, (50, 125)
 _FAR, _FARTHER, _TIED = 5, 10, 20
 #: The budgets of rounds under tight memory, in permille of the budget.
 _TIGHTER = (990, 995, 980)
-#: Schedules made before the best one is improved for the first time.
-_FIRST = 2
 #: A round ends after this many schedules in a row without a gain, after twice as many far from the lower bound; on
 #: large graphs those behind the first after _FURTHER that do not make the best step of all shorter.
 _PATIENCE, _FURTHER = 6, 4
@@ -134,7 +147,7 @@ def search(problem: Problem, limits: Limits, effort: int, hopeless: int | None =
     """
     looking = _Search(problem, limits, effort)
     copies = [(OWN, COPIES_STAY)] if _copies(looking.units) else []
-    explored = (*EXPLORED[:_FIRST], *copies, *EXPLORED[_FIRST:])
+    explored = (*EXPLORED[:FIRST], *copies, *EXPLORED[FIRST:])
     first = looking.preferred()
     looking.round(explored, first)
     made = first
@@ -145,6 +158,7 @@ def search(problem: Problem, limits: Limits, effort: int, hopeless: int | None =
     for others in dict.fromkeys((first, limits, limits.closer, limits.narrower)):
         if others != made and looking.cramped():
             looking.round(explored, others)
+    looking.just_in_time(explored)
     if not looking.large and looking.far(_FAR):
         looking.round(RELAXED, first)
     for permille in _TIGHTER:
@@ -211,7 +225,6 @@ class _Search:
         self.problem, self.units, self.limits, self.effort = problem, problem.units, limits, effort
         self.start = self.best = result_of(self.units, np.arange(len(self.units.graph.nodes)), 0, ())
         self.late: SearchResult | None = None
-        self.lines: dict[Limits, SearchResult] = {}
         self.tried = 0
         # Whether something other than the order stands in front of a shorter step: see _TIES.
         self.tied = False
@@ -219,67 +232,54 @@ class _Search:
         self.bests: list[SearchResult] = []
         # The best orders under other budgets, where none meets the one that is asked for.
         self.rungs: list[SearchResult] = []
-        # The best glance of all nodes.
+        # The limits of the first round, and the best glance of all nodes.
+        self.first = Preferred(limits, None)
         self.whole: SearchResult | None = None
 
-    def round(self, grid: Sequence[Start], limits: Limits, own: SearchResult | None = None) -> SearchResult:
-        """One round under these limits, and its best order; that of all is kept under the limits of the search. own:
-        what schedules begin from in place of the graph's own order.
+    def round(self, grid: Sequence[Start], limits: Limits, own: SearchResult | None = None) -> Round:
+        """One round under these limits; its best order is kept under the limits of the search. own: what schedules
+        begin from in place of the graph's own order.
         """
         problem, start = self.problem, self.start
         further = self.large and self.best is not start
         patience = _FURTHER if further else max(_PATIENCE, _PATIENT_NODES // max(1, len(problem.index)))
-        fresh, first, idle = list(grid), self.tried, 0
-        results: dict[Setting, Rank] = {}
-        ties = 0
-        unused: list[Setting] = []
-        best, best_rank = start, start.rank(problem, start, limits)
-        while not self._over() and (fresh or unused):
-            longer = self.far(_FARTHER) and not further and not (self.large and ties >= _TIES)
-            if idle >= patience * (2 if longer else 1):
+        going = Round(grid, start, start.rank(problem, start, limits), self.best.step_ns if further else None)
+        while not self._over():
+            longer = self.far(_FARTHER) and not further and not (self.large and going.ties >= _TIES)
+            following = going.following(patience * (2 if longer else 1))
+            if following is None:
                 break
-            tried = self.tried - first
-            explore = bool(fresh) and (tried < _FIRST or tried % 2 == 0 or not unused)
-            base, setting = fresh.pop(0) if explore else (OWN, unused.pop(0))
-            idle += 1
-            begun = self._base(base, limits, own) if explore else best
-            reached = self._rank(self.best)[:3] if further else best_rank[:4]
-            result = self._schedule(begun, setting, limits, best)
+            base, setting = following
+            reached = self._rank(self.best)[:3] if further else going.rank[:4]
+            begun = going.best if base is None else self._base(base, limits, own)
+            result = self._schedule(begun, setting, limits, going.best)
             rank = result.rank(problem, start, limits)
-            if explore:
-                results[setting] = min(rank, results.get(setting, rank))
-            ties = ties + (result.step_ns == best.step_ns) if result.step_ns >= best.step_ns else 0
-            if rank < best_rank:
-                # A gain in the rest of the step or in the peak only is kept, but does not keep the round going; rounds
-                # behind the first are there for a shorter step than the best of all.
-                now = self._rank(self.best)[:3] if further else rank[:4]
-                idle = 0 if now < reached else idle
-                best, best_rank = result, rank
-                unused = sorted(results, key=results.__getitem__)
-            elif explore and best is not start and setting not in unused:
-                unused.append(setting)
-        self.tied = self.tied or ties >= _TIES
-        return best
+            # A gain in the rest of the step or in the peak only is kept, but does not keep the round going; rounds
+            # behind the first are there for a shorter step than the best of all.
+            now = self._rank(self.best)[:3] if further else rank[:4]
+            going.note(None if base is None else setting, result, rank, gained=now < reached)
+        self.tied = self.tied or going.ties >= _TIES
+        return going
 
     def preferred(self) -> Limits:
         """The limits of the first round. On small graphs those that are asked for: moves find the others' orders."""
-        if not self.large or self.effort <= WEIGHED:
-            return self.limits
-        self.tried += WEIGHED
-        return preferred(self.units, self.limits)
+        if self.large and self.effort > WEIGHED:
+            self.tried += WEIGHED
+            self.first = preferred(self.units, self.limits)
+        return self.first.limits
 
     def glance(self, limits: Limits) -> None:
         """What planners of buckets go by; where there are buckets of all nodes too: what they expect is to be kept."""
-        # Where graphs are small schedules are quick.
-        all_nodes = bool(self.problem.index.merged_from) or not self.large
+        all_nodes = bool(self.problem.index.merged_from) or not self.large  # where schedules are quick
         if self.tied and not all_nodes:
             return
         for problem in (self.units, self.problem) if all_nodes else (self.units,):
-            schedules = range(min(len(GLANCED), self.effort - self.tried))
-            if not self.far(_FAR) or not schedules:
+            seen = self.first.seen if problem is self.units and self.first.limits == limits else None
+            starts = GLANCED[ENOUGH if seen else 0 :][: self.effort - self.tried]
+            if not self.far(_FAR) or not starts:
                 return
-            self.tried += len(schedules)
-            result = replace(glance(problem, limits, schedules), tried=self.tried)
+            self.tried += len(starts)
+            result = replace(glance(problem, limits, starts, begun=seen), tried=self.tried)
             if problem is self.problem:
                 self.whole = result
             else:
@@ -291,7 +291,7 @@ class _Search:
         launch, exposed = last_launch(graph, self.best.nodes), self.best.step_ns - bound
         while launch >= 0 and launch not in seen:
             seen.add(launch)
-            self._put_behind(limits, launch, exposed)
+            self._put_behind(limits, launch, exposed, _PARTS if len(seen) == 1 else 1)
             if not self.far(_FAR):
                 break
             least, most = ((self.best.step_ns - bound) * percent // 100 for percent in _EXPOSED)
@@ -299,32 +299,50 @@ class _Search:
             if exposed < least:
                 break
 
-    def _put_behind(self, limits: Limits, launch: int, exposed: int) -> None:
-        """Schedules with compute behind a launch, so much as would hide all that is exposed."""
+    def _put_behind(self, limits: Limits, launch: int, exposed: int, tries: int) -> None:
+        """Schedules with compute behind a launch, so much as would hide all that is exposed, then less of it."""
         parts = _PARTS
-        while parts and not self.missed() and not self._over():
+        while parts > _PARTS - tries and not self.missed() and not self._over():
             best = self.best
             order = put_behind(self.units.graph, best.nodes, launch, exposed * parts // _PARTS)
             if order is None:
                 break
             behind = replace(result_of(self.units, order, best.tried, best.settings), lined=best.lined)
             settings = dict.fromkeys((*best.settings[-1:], *BEHIND))
-            self.round([(OWN, setting) for setting in settings], limits, behind)
+            made = self.round([(OWN, setting) for setting in settings], limits, behind)
+            if made.ended_as_before():  # what went behind came back
+                break
             parts -= self.best.step_ns >= best.step_ns
+
+    def just_in_time(self, grid: Sequence[Start]) -> None:
+        """Under little memory what led to the best order, with launches closer to their waits, and closer still."""
+        if not self.large:
+            return
+        for limits in (self.limits.narrower, self.limits.narrower.narrower):
+            best = self.best
+            if self.cramped():
+                self._again(limits)
+            if self.best is not best:
+                self.round(grid, limits)
 
     def narrow(self) -> None:
         """Where runs of compute are long, what led to the best order once more, with launches closer to their waits."""
+        if self.problem.feeding and self.best.longest_run > SHORT:
+            self._again(self.limits.narrower)
+
+    def _again(self, limits: Limits) -> None:
+        """What led to the best order, under other limits."""
         base = self.start
-        if not self.problem.feeding or self.best.longest_run <= SHORT:
-            return
         for setting in self.best.settings:
             if self.tried < self.effort:
-                base = self._schedule(base, setting, self.limits.narrower)
+                base = self._schedule(base, setting, limits)
 
     def unfold(self) -> None:
         """Orders of nodes in place of those of units."""
-        start, best = self.start, self.best
+        start, best, unit = self.start, self.best, unit_of(self.problem)
         self.start = result_of(self.problem, np.arange(len(self.problem.index)), 0, ())
+        if self.large:  # what follows looks at no others there
+            self.bests = [result for result in self.bests if result.step_ns // unit == best.step_ns // unit]
         self.bests, self.rungs = ([self._unfolded(result) for result in each] for each in (self.bests, self.rungs))
         self.best = self.start if best is start else self._unfolded(best)
         if self.whole is not None:
@@ -398,7 +416,7 @@ class _Search:
             return
         own = self.start.peak_bytes
         for permille in _LADDER:
-            self.rungs.append(self.round(grid[:_RUNGS], replace(self.limits, budget=own * permille // 1000)))
+            self.rungs.append(self.round(grid[:_RUNGS], replace(self.limits, budget=own * permille // 1000)).best)
 
     def descend(self, orders: Sequence[SearchResult]) -> None:
         """Moves for orders above the budget: the peak becomes lower, a little at a time, and then the step shorter.
@@ -451,9 +469,7 @@ class _Search:
             self.late = self.late or result_of(self.units, late_order(self.units.graph), 0, ())
             return self.late
         if which == LINE:
-            if limits not in self.lines:
-                self.lines[limits] = lined(self.units, limits, self.start.peak_bytes)
-            return self.lines[limits]
+            return lined(self.units, limits, self.start.peak_bytes)
         return own or self.start
 
     def _schedule(

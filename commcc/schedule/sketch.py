@@ -2,7 +2,7 @@
 
     sketches = Sketches(problem, model)             # of the graph without buckets
     sketch = sketches.merged(buckets)
-    glance(sketch, limits, range(2))                # as on a Problem
+    glance(sketch, limits, GLANCED[:2])             # as on a Problem
 
 The same units, nodes and buffers as :mod:`commcc.schedule.merged` has, for planners that compare many bucketings: what
 no bucket concerns is copied from one array to another, and only what buckets consist of is made one by one. Copies are

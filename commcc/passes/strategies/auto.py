@@ -310,7 +310,7 @@ class Search:
 
     def _looked_at_again(self, best: Tried) -> Tried:
         """The best of the bucketings that are no longer than this one by much, after some more schedules of each."""
-        from commcc.schedule.first_looks import glance
+        from commcc.schedule.first_looks import GLANCED, glance
 
         near = sorted(self._near(best, _FINAL), key=rank)
         others = list({(t.over, t.step_ns): t for t in [*reversed(near), best]}.values())
@@ -319,7 +319,7 @@ class Search:
         again = list(others)
         for t in sorted(others, key=rank)[: _FINALISTS + 1]:
             sketch = self.sketches.merged(t.buckets)
-            again.append(self.result(t, glance(sketch, self.preferred, range(_SCHEDULES, _MORE_SCHEDULES))))
+            again.append(self.result(t, glance(sketch, self.preferred, GLANCED[_SCHEDULES:_MORE_SCHEDULES])))
         return min(again, key=rank)
 
     def _settled(self, none: Tried, winners: list[Tried], spare: Sequence[Tried]) -> tuple[Tried, Tried]:
@@ -455,9 +455,9 @@ class Search:
 
     def first_look(self, tried: Tried, problem: Schedulable, hopeless: int | None = None) -> Tried:
         """What its first schedules say of a bucketing; problem: the graph with it. hopeless: see :func:`glance`."""
-        from commcc.schedule.first_looks import glance
+        from commcc.schedule.first_looks import GLANCED, glance
 
-        return self.result(tried, glance(problem, self.preferred, range(_SCHEDULES), hopeless=hopeless))
+        return self.result(tried, glance(problem, self.preferred, GLANCED[:_SCHEDULES], hopeless=hopeless))
 
     @cached_property
     def unmerged(self) -> Problem:
@@ -471,7 +471,7 @@ class Search:
         """The limits of first schedules."""
         from commcc.schedule.first_looks import preferred
 
-        return preferred(self.unmerged.units, self.limits)
+        return preferred(self.unmerged.units, self.limits).limits
 
     @cached_property
     def sketches(self) -> Sketches:

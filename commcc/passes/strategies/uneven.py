@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from commcc.plan import Bucket
     from commcc.planning.bucket_model import Key
     from commcc.schedule import Limits, SearchResult
+    from commcc.schedule.first_looks import Preferred
     from commcc.schedule.problem import Schedulable
     from commcc.schedule.result import Start
 
@@ -159,7 +160,7 @@ def rank(tried: Tried) -> tuple[int, int, int]:
 
 def _in_parts(search: Search, best: Tried, stream: str) -> Iterator[Tried]:
     """Bucketings like this one, but for the keys on a stream: each has so many buckets of about the same bytes."""
-    from commcc.schedule.first_looks import glance
+    from commcc.schedule.first_looks import GLANCED, glance
 
     bucketings = _Bucketings(search, best, stream)
     for count in _PARTS:
@@ -167,7 +168,7 @@ def _in_parts(search: Search, best: Tried, stream: str) -> Iterator[Tried]:
         tried = bucketings.tried(rows, best)
         problem = None if tried is None else search.sketch(tried.buckets)
         if tried is not None and problem is not None:
-            yield search.result(tried, glance(problem, bucketings.limits, range(_FIRST)))
+            yield search.result(tried, glance(problem, bucketings.limits, GLANCED[:_FIRST]))
 
 
 def _cut(members: Members, count: int, size: Mapping[int, int]) -> Row:
@@ -319,22 +320,32 @@ class _Bucketings:
     @cached_property
     def first(self) -> Judged:
         """The best bucketing, judged by some more schedules."""
-        from commcc.schedule.first_looks import glance
+        from commcc.schedule.first_looks import ENOUGH, GLANCED, glance
 
-        problem, busy = self.search.sketch(self.best.buckets), self._busy(self.rows)
+        problem, busy = self._problem, self._busy(self.rows)
         if problem is None:
             return Judged(self.best, None, busy)
-        schedule = glance(problem, self.limits, range(_FIRST))
+        limits, seen = self._preferred
+        schedule = glance(problem, limits, GLANCED[ENOUGH if seen else 0 : _FIRST], begun=seen)
         best = min(self.best, self.search.result(self.best, schedule), key=lambda t: (t.over, t.step_ns))
         return Judged(best, schedule.start, busy)
 
-    @cached_property
+    @property
     def limits(self) -> Limits:
         """The limits under which bucketings like the best one are judged."""
-        from commcc.schedule.first_looks import preferred
+        return self._preferred.limits
 
-        problem = self.search.sketch(self.best.buckets)
-        return self.search.limits if problem is None else preferred(problem, self.search.limits)
+    @cached_property
+    def _preferred(self) -> Preferred:
+        from commcc.schedule import first_looks
+
+        limits, problem = self.search.limits, self._problem
+        return first_looks.Preferred(limits, None) if problem is None else first_looks.preferred(problem, limits)
+
+    @cached_property
+    def _problem(self) -> Schedulable | None:
+        """The graph with the best bucketing."""
+        return self.search.sketch(self.best.buckets)
 
     def shapes(self) -> Shapes:
         """The rows, to be changed."""
@@ -359,13 +370,13 @@ class _Bucketings:
         from commcc.schedule.first_looks import GLANCED, glance
         from commcc.schedule.result import LINE
 
-        limits, first = self.limits, range(best.start is None)
+        limits, first = self.limits, best.start or GLANCED[0]
         hopeless = None if best.tried.over else best.tried.step_ns * (1000 + _LONGER) // 1000
-        made = glance(problem, limits, first, hopeless=hopeless, give_up=True, first=best.start)
+        made = glance(problem, limits, [first], hopeless=hopeless, give_up=True)
         if hopeless is None or made.step_ns <= hopeless or self.unsaved >= _UNSAVED:
             return made
-        number = _FROM_OWN if (best.start or GLANCED[0])[0] == LINE else _FROM_LINE
-        other = glance(problem, limits, range(number, number + 1), hopeless=hopeless, give_up=True)
+        number = _FROM_OWN if first[0] == LINE else _FROM_LINE
+        other = glance(problem, limits, [GLANCED[number]], hopeless=hopeless, give_up=True)
         saved = other.step_ns <= hopeless and (limits.budget is None or other.peak_bytes <= limits.budget)
         self.unsaved = 0 if saved else self.unsaved + 1
         return other if saved else made

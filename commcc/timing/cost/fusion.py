@@ -46,7 +46,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from commcc.graph.index.single_use import made_for
 from commcc.graph.ops.indexing import LOOKUPS
@@ -61,18 +61,6 @@ if TYPE_CHECKING:
 CONCATENATION = "aten.cat"
 #: Who reads a value: nobody, members of the chain with that number, or something else.
 _NOBODY, _OUTSIDE = -1, -2
-
-
-class _Paying(NamedTuple):
-    """Who has paid so far. first: member of each chain. entered: views that a chain has read. Of a chain and a tensor
-    that it reads, left: bytes not read yet, so that different slices add up to no more than the tensor; last: who paid
-    for some of it last.
-    """
-
-    first: dict[int, int]
-    left: dict[tuple[int, int], int]
-    entered: set[tuple[int, int]]
-    last: dict[tuple[int, int], int]
 
 
 class Chains:
@@ -98,6 +86,9 @@ class Chains:
         self._readers = [_NOBODY] * len(index)
         self._kernel_reads = [False] * len(index)
         self._find_readers()
+        # What follows is the same in every order.
+        self._leaving: dict[int, int] = {}
+        self._entering: dict[int, dict[int, tuple[int, int]]] = {}
 
     def _formed(self, index: GraphIndex) -> tuple[list[int], tuple[int, ...]]:
         levels = _counts(index, self.member, self._passive)
@@ -165,6 +156,11 @@ class Chains:
 
     def leaving(self, node: int) -> int:
         """Bytes of a member's results that are read outside its chain."""
+        if node not in self._leaving:
+            self._leaving[node] = self._read_outside(node)
+        return self._leaving[node]
+
+    def _read_outside(self, node: int) -> int:
         inside = (_NOBODY, self.of[node])
         results = self._traffic.results[node]
         if self._readers[node] in inside:
@@ -193,17 +189,36 @@ class Chains:
 
     def paid(self, nodes: Sequence[int]) -> tuple[dict[int, tuple[int, int, int]], dict[int, tuple[int, ...]]]:
         """The same of these members, all that their chains have, in this order; and what :attr:`after` has for them."""
-        result, after = dict[int, tuple[int, int, int]](), dict[int, tuple[int, ...]]()
-        paying = _Paying({}, {}, set(), {})
-        for i in nodes:
-            first = paying.first.setdefault(self.of[i], i)
-            read, earlier = self._entering(i, paying)
-            result[i] = (read, self.leaving(i), int(first == i))
-            if first != i:
-                earlier.add(first)
-            if earlier:
-                after[i] = tuple(sorted(earlier))
+        result, after, rows = dict[int, tuple[int, int, int]](), dict[int, tuple[int, ...]](), dict[int, list[int]]()
+        for node in nodes:
+            rows.setdefault(self.of[node], []).append(node)
+        for row in rows.values():
+            first, last = row[0], dict[int, int]()
+            for node, read in self._read(row).items():
+                result[node] = (sum(read.values()), self.leaving(node), int(node == first))
+                earlier = {first, *(last[tensor] for tensor in read if tensor in last)} - {node}
+                last.update((tensor, node) for tensor, size in read.items() if size)
+                if earlier:
+                    after[node] = tuple(sorted(earlier))
         return result, after
+
+    def _read(self, members: Sequence[int]) -> dict[int, dict[int, int]]:
+        """For all members of one chain, in this order, what they read of which tensors: bytes that no member before has
+        read. Different slices add up to no more than the tensor.
+        """
+        result, entered, left = dict[int, dict[int, int]](), set[int](), dict[int, int]()
+        for node in members:
+            read = result[node] = {}
+            for source, (tensor, size) in self.entering(node).items():
+                if source in entered:
+                    read.setdefault(tensor, 0)
+                    continue
+                entered.add(source)
+                rest = left.get(tensor, self._traffic.bytes[tensor])
+                taken = min(size, rest)
+                left[tensor] = rest - taken
+                read[tensor] = read.get(tensor, 0) + taken
+        return result
 
     def before(self) -> dict[int, int]:
         """For each member the bits of others of its chain that come ahead of it in any order, by their places there."""
@@ -222,7 +237,10 @@ class Chains:
 
     def entering(self, node: int) -> dict[int, tuple[int, int]]:
         """By what a member reads from outside its chain: the tensor that this is a view of, and bytes."""
-        chain, producers, result = self.of[node], self._traffic.producer, dict[int, tuple[int, int]]()
+        if node in self._entering:
+            return self._entering[node]
+        chain, producers = self.of[node], self._traffic.producer
+        result = self._entering[node] = {}
         for source, size in self._traffic.reads(node):
             producer = producers[source]
             if not (self.of[producer] == chain and self.member[producer]) and producer not in self.constants:
@@ -246,23 +264,6 @@ class Chains:
                 read, written = sum(reads.values()) - size, max(0, traffic.writes(node) - size)
                 result[node] = read, written, int(read > 0 or written > 0)
         return result
-
-    def _entering(self, node: int, paying: _Paying) -> tuple[int, set[int]]:
-        """Bytes that a member reads and no earlier member of its chain has read; who paid last for the same tensors."""
-        chain, total, readers = self.of[node], 0, set[int]()
-        for source, (origin, size) in self.entering(node).items():
-            read = chain, origin
-            if (payer := paying.last.get(read, node)) != node:
-                readers.add(payer)
-            if (chain, source) in paying.entered:
-                continue
-            paying.entered.add((chain, source))
-            rest = paying.left.setdefault(read, self._traffic.bytes[origin])
-            if taken := min(size, rest):
-                paying.left[read] = rest - taken
-                paying.last[read] = node
-                total += taken
-        return total, readers
 
 
 def _uncontrolled(index: GraphIndex) -> GraphIndex:

@@ -60,36 +60,38 @@ class Pricing:
 def least(pricing: Pricing, members: Mapping[int, Sequence[int]]) -> Least:
     """Of all chains of several members, which are given in an order that is legal."""
     ns, rests = dict[int, int](), list[Rest]()
-    before, known = pricing.chains.before(), dict[_Alike, Least]()
+    before, known = pricing.chains.before(), dict[tuple[Alike, tuple[int, ...]], Least]()
     for nodes in members.values():
         if len(nodes) > 1:
             reads = [pricing.chains.entering(node) for node in nodes]
-            alike = _alike(pricing, nodes, before, reads)
-            if alike not in known:
-                known[alike] = _Chain(pricing, nodes, before, reads).found()
-            found = known[alike]
+            same = alike(pricing, nodes, reads), tuple([before[node] for node in nodes])
+            if same not in known:
+                known[same] = _Chain(pricing, nodes, before, reads).found()
+            found = known[same]
             ns.update((nodes[place], price) for place, price in found.ns.items())
             rests += [Rest(tuple([nodes[place] for place in rest.nodes]), rest.ns) for rest in found.rests]
     return Least(ns, tuple(rests))
 
 
-#: All that the least of a chain follows from, by member: its operation, whether its price is fixed, who comes ahead of
-#: it, and what it reads. Operations are told apart by where they are: those of one graph that equal one another are one
+#: All that prices in a chain follow from, by member: its operation, whether its price is fixed, and what it reads.
+#: Operations are told apart by where they are: those of one graph that equal one another are one
 #: (:mod:`commcc.timing.cost.operations`), or are counted as different.
-_Alike = tuple[tuple[int, bool, int, tuple[tuple[int, ...], ...]], ...]
+Alike = tuple[tuple[int, bool, tuple[tuple[int, ...], ...]], ...]
 #: By what a member reads: the tensor that this is a view of, and bytes.
 _Reads = dict[int, tuple[int, int]]
 
 
-def _alike(pricing: Pricing, nodes: Sequence[int], before: Mapping[int, int], reads: Sequence[_Reads]) -> _Alike:
-    """Equal for chains with the same least. Tensors have numbers in the order in which they are read first."""
+def alike(pricing: Pricing, nodes: Sequence[int], reads: Sequence[_Reads]) -> Alike:
+    """Equal for chains with the same prices, whose nodes these are. Tensors have numbers in the order in which they are
+    read first.
+    """
     numbers, size_of, members = dict[int, int](), pricing.chains.size_of, []
     for node, read in zip(nodes, reads, strict=True):
         row = []
         for source, (origin, size) in read.items():
             places = [numbers.setdefault(tensor, len(numbers)) for tensor in (source, origin)]
             row.append((*places, size_of(origin), size))
-        members.append((id(pricing.operations[node]), node in pricing.fixed, before[node], tuple(row)))
+        members.append((id(pricing.operations[node]), node in pricing.fixed, tuple(row)))
     return tuple(members)
 
 

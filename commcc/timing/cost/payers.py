@@ -10,17 +10,16 @@ stand first are priced anew: the prices are those of the graph written in that o
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from commcc.timing.cost.least import Least, Pricing, least
+from commcc.timing.cost.least import Alike, Least, Pricing, alike, least
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from commcc.timing.cost.fusion import Chains
     from commcc.timing.cost.types import Operation
@@ -29,8 +28,8 @@ Ints = NDArray[np.int64]
 
 
 class _Paid(NamedTuple):
-    """A chain in one order. ns: of members that cost something else than in the graph's own; after: see
-    :meth:`Payers.after`.
+    """A chain in one order, by the places of its members in the graph's own. ns: of those that cost something else than
+    there; after: see :meth:`Payers.after`.
     """
 
     ns: dict[int, int]
@@ -41,8 +40,8 @@ class Payers:
     """Of one graph, whose own order the operations are of. price: ns of an operation."""
 
     def __init__(self, chains: Chains, operations: Mapping[int, Operation], price: Callable[[Operation], int]) -> None:
-        self._chains, self._operations, self._price = chains, operations, price
-        self._in_place = frozenset(chains.concatenations())
+        self._chains = chains
+        self._pricing = Pricing(chains, operations, price, frozenset(chains.concatenations()))
         pairs = [(node, payer) for node, payers in chains.after.items() for payer in payers]
         self._late, self._early = np.array(pairs, np.int64).reshape(-1, 2).T.copy()
         self._chain = np.array([chains.of[node] for node, _ in pairs], np.int64)
@@ -50,14 +49,18 @@ class Payers:
         for node in chains.members():
             members.setdefault(chains.of[node], []).append(node)
         self._members = {chain: np.array(nodes, np.int64) for chain, nodes in members.items()}
+        #: By chain a number that those have in common which are alike, as layers repeat them.
+        self._kinds: dict[int, int] = {}
+        self._numbers: dict[Alike, int] = {}
         # Schedules of one graph have most chains in one of few orders.
-        self._known: dict[bytes, _Paid] = {}
+        self._known: dict[tuple[int, bytes], _Paid] = {}
 
     def prices(self, order: Ints) -> dict[int, int]:
         """Nodes that cost something else in this order of all nodes than in the graph's own, and their ns."""
         place, result = _places(order), dict[int, int]()
         for chain in self._changed(place):
-            result.update(self._paid(chain, place).ns)
+            nodes, paid = self._paid(chain, place)
+            result.update((nodes[k], ns) for k, ns in paid.ns.items())
         return result
 
     def after(self, order: Ints) -> Mapping[int, tuple[int, ...]]:
@@ -65,36 +68,46 @@ class Payers:
         place = _places(order)
         result = dict(self._chains.after)
         for chain in self._changed(place):
-            for node in self._members[chain].tolist():
+            nodes, paid = self._paid(chain, place)
+            for node in nodes:
                 result.pop(node, None)
-            result.update(self._paid(chain, place).after)
+            result.update((nodes[k], tuple([nodes[p] for p in payers])) for k, payers in paid.after.items())
         return result
 
     @cached_property
     def least(self) -> Least:
         """What the chains cost at least, whatever the order."""
-        pricing = Pricing(self._chains, self._operations, self._price, self._in_place)
-        return least(pricing, {chain: nodes.tolist() for chain, nodes in self._members.items()})
+        return least(self._pricing, {chain: nodes.tolist() for chain, nodes in self._members.items()})
 
     def _changed(self, place: Ints) -> list[int]:
         """Chains of which a payer comes behind a member that it stood ahead of."""
         changed: list[int] = np.unique(self._chain[place[self._late] < place[self._early]]).tolist()
         return changed
 
-    def _paid(self, chain: int, place: Ints) -> _Paid:
-        """One chain in this order."""
+    def _paid(self, chain: int, place: Ints) -> tuple[list[int], _Paid]:
+        """The members of a chain in the graph's own order, and what it is in this one."""
         members = self._members[chain]
-        members = members[place[members].argsort()]
-        key = members.tobytes()
+        order, nodes = place[members].argsort(), members.tolist()
+        key = self._kind(chain, nodes), order.tobytes()
         if key not in self._known:
-            paid, after = self._chains.paid(members.tolist())
-            ns = dict[int, int]()
-            for node, (read, _written, kernels) in paid.items():
-                own = self._operations[node]
-                if (own.read_bytes, own.kernels) != (read, kernels) and node not in self._in_place:
-                    ns[node] = self._price(replace(own, read_bytes=read, kernels=kernels))
-            self._known[key] = _Paid(ns, after)
-        return self._known[key]
+            self._known[key] = self._priced(nodes, [nodes[k] for k in order.tolist()])
+        return nodes, self._known[key]
+
+    def _kind(self, chain: int, nodes: Sequence[int]) -> int:
+        if chain not in self._kinds:
+            same = alike(self._pricing, nodes, [self._chains.entering(node) for node in nodes])
+            self._kinds[chain] = self._numbers.setdefault(same, len(self._numbers))
+        return self._kinds[chain]
+
+    def _priced(self, nodes: Sequence[int], order: Sequence[int]) -> _Paid:
+        pricing, number = self._pricing, {node: k for k, node in enumerate(nodes)}
+        paid, after = self._chains.paid(order)
+        ns = dict[int, int]()
+        for node, (read, _written, kernels) in paid.items():
+            own = pricing.operations[node]
+            if (own.read_bytes, own.kernels) != (read, kernels) and node not in pricing.fixed:
+                ns[number[node]] = pricing.of(node, read, kernels)
+        return _Paid(ns, {number[node]: tuple([number[p] for p in payers]) for node, payers in after.items()})
 
 
 def _places(order: Ints) -> Ints:
