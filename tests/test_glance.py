@@ -77,7 +77,7 @@ def test_a_search_keeps_what_a_glance_expects(monkeypatch):
     search = sys.modules["commcc.schedule.search"]
     monkeypatch.setattr(search, "_TRIALS", 0)  # moves would hide it on small graphs,
     monkeypatch.setattr(search, "_STRETCHES", 0)
-    monkeypatch.setattr(search, "_PATIENT_NODES", 0)  # and what effort a first round has there
+    monkeypatch.setattr("commcc.schedule.rounds._PATIENT_NODES", 0)  # and what effort a first round has there
     missed = 0
     for seed in SEEDS:
         index, costs = scheduled_graph(seed)
@@ -195,7 +195,7 @@ def test_what_is_hopeless_gets_a_schedule_of_each_kind(monkeypatch):
 def test_on_large_graphs_less_is_tried_where_other_orders_have_the_same_step(monkeypatch):
     search = sys.modules["commcc.schedule.search"]
     monkeypatch.setattr(search, "_TRIALS", 0)
-    monkeypatch.setattr(search, "_PATIENT_NODES", 0)
+    monkeypatch.setattr("commcc.schedule.rounds._PATIENT_NODES", 0)
     fewer = longer = 0
     for seed in SEEDS:
         index, costs = scheduled_graph(seed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from commcc.timing.cost import load_model
 
 ROOT = Path(__file__).parents[1]
 MODULE = sys.modules["commcc.schedule.search"]  # the package has a function of that name
+ROUNDS = sys.modules[Round.__module__]
 MODEL = load_model(str(ROOT / "benchmarks" / "costs" / "latency-rich.yaml"))
 
 
@@ -72,7 +74,7 @@ def test_what_is_not_worth_finishing_has_the_step_that_it_would_have(monkeypatch
 GRID = [(OWN, (number, 0, 0, 0)) for number in range(4)] + [(LINE, (4, 0, 0, 0))]
 
 
-def made(steps, before=None, patience=3):
+def made(steps, before=None, patience=3, twice=False):
     """What a round tries, None for its best order, where schedules have these steps; and the round."""
 
     def result(step, setting):
@@ -81,8 +83,9 @@ def made(steps, before=None, patience=3):
     def rank(step):
         return 0, False, step, 0, step, 0
 
-    going, tried, left = Round(GRID, result(10_000_000, ()), rank(10_000_000), before), [], list(steps)
-    while (following := going.following(patience)) is not None:
+    going, tried, left = Round(GRID, result(10_000_000, ()), rank(10_000_000), before, 1 << 40), [], list(steps)
+    going._patience = patience
+    while (following := going.following(twice=twice)) is not None:
         base, setting = following
         tried.append((base, setting[0]))
         step = left.pop(0)
@@ -94,7 +97,7 @@ def made(steps, before=None, patience=3):
 def test_a_round_explores_its_list_and_uses_what_did_best_on_the_best_order():
     tried, going = made([7_000_000, 5_000_000, 6_000_000, 8_000_000, 9_000_000])
     assert tried == [(OWN, 0), (OWN, 1), (OWN, 2), (None, 1), (OWN, 3)]
-    assert going.best.step_ns == 5_000_000 and going.ties == 0
+    assert going.best.step_ns == 5_000_000 and not going.tied
     # What did best comes first, and what is tried on the best order is not tried on it again.
     tried, _ = made([7_000_000, 8_000_000, 5_000_000, *[5_000_000] * 6], patience=6)
     assert tried[3] == (None, 2)
@@ -103,8 +106,17 @@ def test_a_round_explores_its_list_and_uses_what_did_best_on_the_best_order():
 
 def test_a_round_ends_where_nothing_gained_for_long_or_nothing_is_left():
     assert len(made([5_000_000] + [6_000_000] * 9, patience=2)[0]) == 3
+    assert len(made([5_000_000] + [6_000_000] * 9, patience=2, twice=True)[0]) == 5
     tried, going = made([10_000_000] * 5, patience=9)
-    assert len(tried) == len(GRID) and going.ties == 5
+    assert len(tried) == len(GRID) and going.tied
+    assert not made([10_000_000] * 2, patience=2)[1].tied
+
+
+@pytest.mark.parametrize(
+    ("nodes", "before", "most"), [(10_000, None, 6), (300, None, 10), (0, None, 3000), (10_000, 1, 4)]
+)
+def test_on_small_graphs_a_round_has_more_patience(nodes, before, most):
+    assert Round((), None, None, before, nodes)._patience == most
 
 
 @pytest.mark.parametrize(
@@ -158,3 +170,37 @@ def test_under_little_memory_launches_go_closer_and_a_round_follows_where_that_g
     assert asked([50, 12]) == []
     looking.large, looking.best = True, SearchResult(looking.start.packed, problem.bound * 2, budget // 2, 1, 1, ())
     assert asked([50, 12]) == []
+
+
+@pytest.mark.parametrize("better", [False, True])
+def test_a_first_round_far_from_the_bound_goes_on_unless_planners_schedules_are_better(monkeypatch, experts, better):
+    """On large graphs, where each schedule takes long; on small ones it goes on at once."""
+    problem, _ = experts
+    seen, following = [], Round.following
+
+    def noted(going, *, twice):
+        if going.before is None:
+            seen.append(twice)
+        return following(going, twice=twice)
+
+    def glance(looking, _limits):
+        seen.append("planners")
+        if better:
+            looking.best = replace(looking.best, step_ns=looking.best.step_ns - 1)
+
+    def first_rounds(nodes):
+        monkeypatch.setattr(MODULE, "_MOVED_NODES", nodes)
+        seen.clear()
+        search(problem, Limits(), 60)
+        at = seen.index("planners")
+        return set(seen[:at]), seen[at + 1 :]
+
+    monkeypatch.setattr(Round, "following", noted)
+    monkeypatch.setattr(MODULE._Search, "glance", glance)
+    monkeypatch.setattr(MODULE._Search, "hide", lambda _looking, _limits: None)
+    monkeypatch.setattr(MODULE._Search, "move", lambda _looking, _orders: None)
+    monkeypatch.setattr(ROUNDS, "_PATIENT_NODES", 0)
+    monkeypatch.setattr(MODULE, "_FARTHER", 0)
+    before, after = first_rounds(0)
+    assert before == {False} and all(after) and bool(after) == (not better)
+    assert True in first_rounds(1 << 30)[0]

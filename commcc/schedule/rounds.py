@@ -1,4 +1,10 @@
-"""Which settings a round of the search tries, and when it ends."""
+"""Which settings a round of the search tries, and when it ends.
+
+A round ends where six schedules in a row made it no better; the first one, where the best step is far above the bound,
+after twelve, on large graphs if planners' schedules are no better then and no three have the very step of the best one.
+Rounds behind the first end on large graphs after four schedules that do not make the best step of all shorter, or after
+the first two where none is near it or all have it.
+"""
 
 from __future__ import annotations
 
@@ -12,27 +18,37 @@ if TYPE_CHECKING:
 #: Schedules made before the best one is improved for the first time. A further round ends with them where none is
 #: within _NEAR permille of the best step of all, or all have much the same one: longer by one part in _SAME at most.
 FIRST, _NEAR, _SAME = 2, 5, 10_000
+#: Schedules in a row without a gain that end a round, and one behind the first on large graphs.
+_PATIENCE, _FURTHER = 6, 4
+#: On small graphs a round has more patience: until schedules of this many nodes in all brought no gain.
+_PATIENT_NODES = 3000
+#: So many orders with the very step of the best one: something other than the order stands in front of a shorter one.
+_TIES = 3
 
 
 class Round:
-    """The best order of a round, and what is left to try. ties: schedules in a row that had its very step.
+    """The best order of a round, and what is left to try."""
 
-    before: for a round behind the first on a large graph the best step of all before it.
-    """
-
-    def __init__(self, grid: Sequence[Start], best: SearchResult, rank: Rank, before: int | None) -> None:
+    def __init__(self, grid: Sequence[Start], best: SearchResult, rank: Rank, before: int | None, nodes: int) -> None:
+        """before: for a round behind the first on a large graph the best step of all before it. nodes: of the graph."""
         self.fresh, self.best, self.rank, self.before = list(grid), best, rank, before
-        self.ties = self._idle = 0
+        self._patience = max(_PATIENCE, _PATIENT_NODES // max(1, nodes)) if before is None else _FURTHER
+        self._ties = self._idle = 0
         self._steps: list[int] = []
         self._ranks: dict[Setting, Rank] = {}
         self._unused: list[Setting] = []
 
-    def following(self, patience: int) -> tuple[int | None, Setting] | None:
+    @property
+    def tied(self) -> bool:
+        """Whether the last orders had the very step of the best one, so that others will hardly be shorter."""
+        return self._ties >= _TIES
+
+    def following(self, *, twice: bool) -> tuple[int | None, Setting] | None:
         """What to begin from, None for the best order, and with which setting; None at the end of the round.
 
-        patience: it ends after so many schedules in a row without a gain.
+        twice: whether it goes on for twice as long without a gain.
         """
-        tried = len(self._steps)
+        tried, patience = len(self._steps), self._patience * (1 + twice)
         if self._idle >= patience or not (self.fresh or self._unused) or (tried == FIRST and self.leads_nowhere()):
             return None
         self._idle += 1
@@ -58,7 +74,7 @@ class Round:
         if explored is not None:
             self._ranks[explored] = min(rank, self._ranks.get(explored, rank))
         step = self.best.step_ns
-        self.ties = self.ties + (result.step_ns == step) if result.step_ns >= step else 0
+        self._ties = self._ties + (result.step_ns == step) if result.step_ns >= step else 0
         if rank < self.rank:
             self._idle = 0 if gained else self._idle
             self.best, self.rank = result, rank

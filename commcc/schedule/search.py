@@ -40,8 +40,8 @@ out, in which others may pay for fused chains. Steps are compared to 0.1 % of th
 shorter longest run of compute between two reduce-scatters wins, then what is left of the step, then the lower peak,
 then the one that came first. No step longer than the graph's own is taken unless it saves memory above the budget. The
 search ends before its effort is used up where an order within the budget is at most 0.1 % above the lower bound and has
-no long run; a round ends where six schedules in a row made it no better, twelve where the best step is more than 1 %
-above the bound. Where the best order has a long run, it is made once more with launches closer to their waits: gathers
+no long run, and a round where it gains nothing (:mod:`commcc.schedule.rounds`). Where the best order has a long run, it
+is made once more with launches closer to their waits: gathers
 that go far ahead take the turn of reduce-scatters. Runs of compute that are left then are cut where that does not make
 the step longer (:mod:`commcc.schedule.runs`), and compute moves from the longest runs to others
 (:mod:`commcc.schedule.evened`). Last, nodes are moved together with what they need or what needs them, at random, as
@@ -52,10 +52,9 @@ best one. These end where six rounds of 500 trials together gain less than 0.05 
 where the first three gain nothing.
 
 On graphs of 3000 nodes or more, where each schedule takes milliseconds, less is tried. Where three other orders have
-the step of the best one to the ns, something other than the order stands in front of a shorter one: a round ends after
-six schedules then, planners' schedules are not made unless the graph has merged collectives, and further rounds only
-where the step is more than 2 % above the bound. These end after four schedules that do not make the best step of all
-shorter, or after the first two where none is within 0.5 % of it or both have it (:mod:`commcc.schedule.rounds`).
+the step of the best one to the ns, something other than the order stands in front of a shorter one: planners' schedules
+are not made then unless the graph has merged collectives, and further rounds only where the step is more than 2 % above
+the bound.
 
 Where no order of the first round meets the budget, further rounds are made with what was reached as the budget. Where
 none meets it then, a few schedules are made under budgets that do not depend on it, and moves lower the peaks of all
@@ -100,7 +99,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from commcc.schedule.arrays import Ints
-    from commcc.schedule.problem import Limits, Problem, Schedulable
+    from commcc.schedule.problem import Limits, Problem
     from commcc.timing.cost.types import Costs
 
 #: Of what is put behind a collective one part in _PARTS stays, then another one, where more gains nothing or takes too
@@ -113,14 +112,6 @@ _PARTS, _EXPOSED = 3, (50, 125)
 _FAR, _FARTHER, _TIED = 5, 10, 20
 #: The budgets of rounds under tight memory, in permille of the budget.
 _TIGHTER = (990, 995, 980)
-#: A round ends after this many schedules in a row without a gain, after twice as many far from the lower bound; on
-#: large graphs those behind the first after _FURTHER that do not make the best step of all shorter.
-_PATIENCE, _FURTHER = 6, 4
-#: That many orders with the very step of the best one end that on large graphs: something other than the order stands
-#: in front of a shorter one.
-_TIES = 3
-#: On small graphs a round has more patience: until schedules of this many nodes in all brought no gain.
-_PATIENT_NODES = 3000
 #: Runs of compute that the best order is cut to, the first of these that costs nothing.
 _CUTS = (4, 6, 8, 12, 16, 24, 32)
 #: Trials of moves from one order: at most _TRIALS, and no more than look at _TRIED_NODES nodes in all. Graphs of
@@ -146,15 +137,11 @@ def search(problem: Problem, limits: Limits, effort: int, hopeless: int | None =
     hopeless: what comes last is not done where it cannot make the step shorter than this.
     """
     looking = _Search(problem, limits, effort)
-    copies = [(OWN, COPIES_STAY)] if _copies(looking.units) else []
+    # Where copies could go along with launches there are settings under which they do not.
+    copies = [(OWN, COPIES_STAY)] if (looking.units.graph.nodes.prepared > 1).any() else []
     explored = (*EXPLORED[:FIRST], *copies, *EXPLORED[FIRST:])
-    first = looking.preferred()
-    looking.round(explored, first)
-    made = first
-    if looking.missed():
-        # Under a budget that nothing meets nothing is launched early. What was reached is one that something meets.
-        limits, first = (replace(each, budget=looking.best.peak_bytes) for each in (limits, first))
-    looking.glance(first)
+    made = looking.preferred()
+    limits, first = looking.first_round(explored, made)
     for others in dict.fromkeys((first, limits, limits.closer, limits.narrower)):
         if others != made and looking.cramped():
             looking.round(explored, others)
@@ -213,11 +200,6 @@ def search_once(problem: Problem, limits: Limits, effort: int, hopeless: int | N
     return result
 
 
-def _copies(problem: Schedulable) -> bool:
-    """Whether copies could go along with launches; then there are settings under which they do not."""
-    return bool((problem.graph.nodes.prepared > 1).any())
-
-
 class _Search:
     """The best order so far, and what is left of the effort. Orders are those of units until :meth:`unfold`."""
 
@@ -226,7 +208,7 @@ class _Search:
         self.start = self.best = result_of(self.units, np.arange(len(self.units.graph.nodes)), 0, ())
         self.late: SearchResult | None = None
         self.tried = 0
-        # Whether something other than the order stands in front of a shorter step: see _TIES.
+        # Whether something other than the order stands in front of a shorter step.
         self.tied = False
         self.large = len(problem.index) >= _MOVED_NODES
         self.bests: list[SearchResult] = []
@@ -236,17 +218,36 @@ class _Search:
         self.first = Preferred(limits, None)
         self.whole: SearchResult | None = None
 
+    def first_round(self, grid: Sequence[Start], limits: Limits) -> tuple[Limits, Limits]:
+        """The first round, and planners' schedules; the limits of the search and of the round, where those are met."""
+        going, asked, within = self.round(grid, limits), self.limits, limits
+        if self.missed():
+            self.go_on(going, limits)
+        if self.missed():
+            # Under a budget that nothing meets nothing is launched early. What was reached is one that something meets.
+            asked, within = (replace(each, budget=self.best.peak_bytes) for each in (asked, limits))
+        best = self.best
+        self.glance(within)
+        if self.best is best:
+            self.go_on(going, limits)
+        return asked, within
+
     def round(self, grid: Sequence[Start], limits: Limits, own: SearchResult | None = None) -> Round:
         """One round under these limits; its best order is kept under the limits of the search. own: what schedules
         begin from in place of the graph's own order.
         """
-        problem, start = self.problem, self.start
-        further = self.large and self.best is not start
-        patience = _FURTHER if further else max(_PATIENCE, _PATIENT_NODES // max(1, len(problem.index)))
-        going = Round(grid, start, start.rank(problem, start, limits), self.best.step_ns if further else None)
+        start, best = self.start, self.best
+        before = best.step_ns if self.large and best is not start else None
+        going = Round(grid, start, start.rank(self.problem, start, limits), before, len(self.problem.index))
+        self.go_on(going, limits, own, long=not self.large)
+        return going
+
+    def go_on(self, going: Round, limits: Limits, own: SearchResult | None = None, *, long: bool = True) -> None:
+        """Go on with a round. long: where it is the first one and far from the bound, for as long again."""
+        problem, start, further = self.problem, self.start, going.before is not None
         while not self._over():
-            longer = self.far(_FARTHER) and not further and not (self.large and going.ties >= _TIES)
-            following = going.following(patience * (2 if longer else 1))
+            longer = long and not further and self.far(_FARTHER) and not (self.large and going.tied)
+            following = going.following(twice=longer)
             if following is None:
                 break
             base, setting = following
@@ -258,8 +259,7 @@ class _Search:
             # behind the first are there for a shorter step than the best of all.
             now = self._rank(self.best)[:3] if further else rank[:4]
             going.note(None if base is None else setting, result, rank, gained=now < reached)
-        self.tied = self.tied or going.ties >= _TIES
-        return going
+        self.tied = self.tied or going.tied
 
     def preferred(self) -> Limits:
         """The limits of the first round. On small graphs those that are asked for: moves find the others' orders."""
