@@ -172,6 +172,63 @@ def test_under_little_memory_launches_go_closer_and_a_round_follows_where_that_g
     assert asked([50, 12]) == []
 
 
+class Same:
+    """A round of which all schedules have the step of before, or not."""
+
+    def __init__(self, same):
+        self.same = same
+
+    def ended_as_before(self):
+        return self.same
+
+
+@pytest.mark.parametrize(
+    ("gains", "same", "shares"),
+    [
+        ([0, 0, 0, 0, 0, 0], False, [[9, 6, 3], [9], [9]]),
+        ([0, 1, 0, 0, 0, 0], False, [[9, 6, 6, 3], [9], [9]]),
+        ([0, 0, 0, 1, 0, 0], False, [[9, 6, 3], [9, 9], [9]]),
+        ([0, 0, 0], True, [[9], [9], [9]]),
+    ],
+)
+def test_so_much_goes_behind_launches(monkeypatch, experts, gains, same, shares):
+    """Less where that gains nothing, behind the last one; once where everything came back. Nothing is exposed then."""
+    looking, asked, launches = MODULE._Search(experts[0], Limits(), 50), [], iter([(1, 9), (2, 9), (-1, 9)])
+    exposed = 9
+
+    def put_behind(_graph, order, launch, ns):
+        asked.append((launch, ns))
+        return order
+
+    def round_(_looking, _grid, _limits, _own):
+        looking.best = replace(looking.best, step_ns=looking.best.step_ns - left.pop(0))
+        return Same(same)
+
+    left = list(gains)
+    looking.best = replace(looking.start, step_ns=looking.problem.bound + exposed)
+    monkeypatch.setattr(MODULE, "put_behind", put_behind)
+    monkeypatch.setattr(MODULE, "last_launch", lambda _graph, _order: 0)
+    monkeypatch.setattr(MODULE, "most_exposed", lambda _graph, _order, _most: next(launches))
+    monkeypatch.setattr(MODULE._Search, "round", round_)
+    monkeypatch.setattr(MODULE._Search, "far", lambda _looking, _permille: True)
+    looking.hide(Limits())
+    assert [[ns for to, ns in asked if to == launch] for launch in range(3)] == shares
+
+
+def test_a_first_round_that_misses_the_budget_goes_on_before_that_grows(monkeypatch, experts):
+    problem, peak = experts
+    looking, within = MODULE._Search(problem, Limits(peak // 2), 50), []
+    looking.large = True
+    monkeypatch.setattr(
+        MODULE._Search, "go_on", lambda _l, _going, limits, *_own, **long: within.append((limits, long))
+    )
+    monkeypatch.setattr(MODULE._Search, "glance", lambda _l, limits: within.append((limits, "planners")))
+    asked, met = looking.first_round(GRID, looking.limits)
+    tight, known = Limits(peak // 2), Limits(looking.start.peak_bytes)
+    assert (asked, met) == (known, known)
+    assert within == [(tight, {"long": False}), (tight, {}), (known, "planners"), (tight, {})]
+
+
 @pytest.mark.parametrize("better", [False, True])
 def test_a_first_round_far_from_the_bound_goes_on_unless_planners_schedules_are_better(monkeypatch, experts, better):
     """On large graphs, where each schedule takes long; on small ones it goes on at once."""
