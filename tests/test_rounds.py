@@ -11,6 +11,7 @@ import pytest
 from commcc.graph.index import build_index
 from commcc.graph.memory import live_bytes
 from commcc.schedule import Limits, Problem, search
+from commcc.schedule.first_looks import ENOUGH, GLANCED, Preferred
 from commcc.schedule.result import LINE, OWN, SearchResult
 from commcc.schedule.rounds import FIRST, Round
 from commcc.serialization import load
@@ -170,6 +171,17 @@ def test_under_little_memory_launches_go_closer_and_a_round_follows_where_that_g
     assert asked([50, 12]) == []
     looking.large, looking.best = True, SearchResult(looking.start.packed, problem.bound * 2, budget // 2, 1, 1, ())
     assert asked([50, 12]) == []
+
+
+@pytest.mark.parametrize("same", [False, True])
+def test_planners_schedules_that_limits_were_chosen_by_are_not_made_again(monkeypatch, experts, same):
+    looking, asked = MODULE._Search(experts[0], Limits(), 50), []
+    looking.large, looking.first = True, Preferred(Limits() if same else Limits().closer, looking.start)
+    monkeypatch.setattr(MODULE, "glance", lambda *args, begun: asked.append((*args, begun)) or looking.start)
+    looking.glance(Limits())
+    starts, begun = (GLANCED[ENOUGH:], looking.start) if same else (GLANCED, None)
+    assert asked == [(looking.units, Limits(), starts, begun)]
+    assert looking.tried == len(starts)
 
 
 class Same:
