@@ -184,6 +184,22 @@ def test_planners_schedules_that_limits_were_chosen_by_are_not_made_again(monkey
     assert looking.tried == len(starts)
 
 
+@pytest.mark.parametrize("large", [False, True])
+def test_on_large_graphs_orders_with_a_longer_step_than_the_best_are_left_behind(monkeypatch, experts, large):
+    problem = experts[0]
+    looking = MODULE._Search(problem, Limits(), 50)
+    bests = [
+        replace(looking.start, step_ns=problem.bound * 2 - ns) for ns in (0, problem.bound // 10, problem.bound // 9)
+    ]
+    looking.large, looking.bests, looking.best = large, bests, bests[-1]
+    monkeypatch.setattr(MODULE._Search, "_unfolded", lambda _looking, of: of)
+    looking.unfold()
+    assert looking.bests == (bests[-1:] if large else bests)
+    looking.bests = [*bests, replace(bests[-1], step_ns=bests[-1].step_ns + 1)]  # much the same
+    looking.unfold()
+    assert len(looking.bests) == (2 if large else 4)
+
+
 class Same:
     """A round of which all schedules have the step of before, or not."""
 
