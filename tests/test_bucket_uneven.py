@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -206,15 +207,51 @@ def test_buckets_of_further_streams_have_other_sizes_too(monkeypatch):
     passes, gains = parse_pipeline("bucket{strategy=auto},reorder"), []
     for shape in ({"layers": 8, "replicas": 8}, {"layers": 16, "replicas": 4, "width": 1024, "tokens": 2048}):
         steps = []
-        for others in (auto.Search._others, lambda _search, _best: []):
+        for others in (uneven.on_further_streams, lambda _search, best: best):
             with monkeypatch.context() as patched:
-                patched.setattr(auto.Search, "_others", others)
+                patched.setattr(auto, "on_further_streams", others)
                 result = run(backward(**shape), passes, model=load_model("h100"))
             assert result.verified == "proved"
             steps.append(result.last.prediction.timeline.step_ns)
         gains.append(1 - steps[0] / steps[1])
     assert min(gains) >= 0
     assert max(gains) > 0.02
+
+
+@pytest.mark.parametrize("effort", [1, 20])
+def test_further_streams_get_more_where_a_few_other_sizes_gain(monkeypatch, effort):
+    """The busiest of all had its turn; one without buckets has none."""
+    buckets = [SimpleNamespace(members=(launch,)) for launch in range(3)]
+    best, steps, asked = (
+        Tried((), tuple(buckets), 3, 1_000_000, 0, 0),
+        {"dp": 999_001, "tp": 900_000, "ep": 800_000},
+        [],
+    )
+
+    def improved(_search, starts, stream, effort):
+        asked.append((stream, effort, starts[0].step_ns))
+        return [replace(starts[0], step_ns=min(starts[0].step_ns, steps[stream]))]
+
+    monkeypatch.setattr(uneven, "improved", improved)
+    search = SimpleNamespace(
+        options=SimpleNamespace(effort=effort),
+        busy=lambda _best: {"fsdp": 9, "dp": 5, "tp": 5, "ep": 7, "pp": 8},
+        unmerged=SimpleNamespace(stream={0: "fsdp", 1: "dp", 2: "ep"}),
+    )
+    found = uneven.on_further_streams(search, best)
+    if effort == 1:
+        assert not asked and found is best
+    else:
+        assert asked == [("ep", 20, 1_000_000), ("ep", 60, 800_000), ("dp", 20, 800_000)]
+        assert found.step_ns == 800_000
+    asked.clear()
+    search.unmerged.stream[2] = "fsdp"
+    found = uneven.on_further_streams(search, best)  # too little is gained to go on
+    assert asked == [("dp", 20, 1_000_000)][: effort > 1] and found.step_ns == (999_001 if asked else 1_000_000)
+    assert uneven.gained(replace(best, step_ns=999_000), best)
+    assert not uneven.gained(replace(best, step_ns=999_001), best)
+    assert uneven.gained(replace(best, step_ns=2_000_000), replace(best, over=1))
+    assert not uneven.gained(replace(best, over=1, step_ns=1), best)
 
 
 def test_parts_of_the_same_bytes():

@@ -80,6 +80,23 @@ def test_compute_goes_where_there_is_room():
     assert after.step_ns == before.step_ns
 
 
+def test_it_ends_where_so_many_tries_left_one_of_the_longest_runs_as_it_is(monkeypatch):
+    problem, looked, first_taken = lumped(4, 9), [], module._first_taken
+    own = range(len(problem.index))
+
+    def noted(graph, moves, pairs, most):
+        looked.append(len(pairs))
+        return first_taken(graph, moves, pairs, most)
+
+    monkeypatch.setattr(module, "_first_taken", noted)
+    evened(problem, Limits(), own)
+    assert max(looked) > 3
+    monkeypatch.setattr(module, "_IN_VAIN", 3 * len(own))
+    looked.clear()
+    evened(problem, Limits(), own)
+    assert max(looked) == 3
+
+
 def test_no_step_becomes_longer_for_it():
     """What hides the gather has room behind the reduce-scatter only where that one is long."""
     for sent, shortest in ((5, 10), (500, 5)):

@@ -67,7 +67,13 @@ def test_much_is_not_looked_through_and_little_as_ever():
 @pytest.mark.usefixtures("nothing_unseen")
 def test_garbage_of_many_blocks_is_collected(monkeypatch):
     monkeypatch.setattr(gc_pause, "_MOST", 50_000)
-    assert _seen_again(20_000, 4) == [False, False, True, False]
+    with no_collection():
+        held = weakref.ref(Loop())
+        made = [[] for _ in range(20_000)]
+    assert _seen_again(20_000) == [False]
+    assert held() is not None and made
+    assert _seen_again(20_000, 2) == [True, False]
+    assert held() is None
 
 
 @pytest.mark.usefixtures("nothing_unseen")

@@ -145,7 +145,7 @@ def test_one_begins_from_an_order_in_which_only_collectives_moved(monkeypatch):
     assert found.step_ns < glance(problem, limits, others[:4]).step_ns
 
 
-@pytest.mark.parametrize("made", [1, 2, 5])
+@pytest.mark.parametrize("made", [1, 2, 5, 8])
 def test_what_was_made_before_is_not_made_again(monkeypatch, made):
     problem, limits = production()
     limits = replace(limits, budget=limits.budget * 97 // 100)

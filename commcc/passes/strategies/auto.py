@@ -17,8 +17,8 @@ a cap on the bytes of a bucket for every key (kind, group, reduction, dtype):
    what takes less, no copies where nothing was merged, no copies at all, either form for each key;
 6. other, unequal sizes along the step for the buckets of the busiest stream (:mod:`commcc.passes.strategies.uneven`):
    up to twice ``effort`` of them, or 16 times where compute fills less than 97 % of the step. Where that stream is idle
-   for more than a quarter of the step none, or ``effort`` of them, and the others if these gain something. Then four
-   times ``effort`` for the buckets of each further stream;
+   for more than a quarter of the step none, or ``effort`` of them, and the others if these gain something. Then
+   ``effort`` for the buckets of each further stream, and three times as many if these gain something;
 7. casts before members are put side by side, in place of one cast behind, in all buckets or in the last ones;
 8. a quarter of ``effort`` with smaller buckets of other reduce-scatters, where merging made the longest run of compute
    between two of them longer: what shortens it at no more than 0.1 % of the step is taken, of what was tried before
@@ -49,8 +49,18 @@ from commcc.passes.reorder import Reorder
 from commcc.passes.strategies.choices import BY_BLOCK, CAPS, Choice, Rung, ladder, with_rung
 from commcc.passes.strategies.making import Making
 from commcc.passes.strategies.results import AutoReport, BucketResult, unmerged
-from commcc.passes.strategies.spread import GAIN, calmer, shorter_runs, spread
-from commcc.passes.strategies.uneven import BEGIN_WITHIN, NEVER, UNEVEN, improved, improved_from_several, rank
+from commcc.passes.strategies.spread import calmer, shorter_runs, spread
+from commcc.passes.strategies.uneven import (
+    BEGIN_WITHIN,
+    GAIN,
+    NEVER,
+    UNEVEN,
+    gained,
+    improved,
+    improved_from_several,
+    on_further_streams,
+    rank,
+)
 from commcc.passes.strategies.written import never_worse
 from commcc.plan import Bucket as PlannedBucket
 from commcc.plan import Merging
@@ -93,8 +103,6 @@ _IDLE, _FROM_STARTS = 30, 16
 #: Other forms are tried where copies and launches take at least the share _SPENT of the step, and either compute leaves
 #: less than the share _WAITING of it, or no stream is busy for _BUSY of it.
 _SPENT, _WAITING = 5, 100
-#: Unequal sizes on each further stream: so many times ``effort`` are tried.
-_OTHERS = 4
 #: On large graphs, other unequal sizes that get the full effort where the best ones do not keep with real prices what
 #: few schedules promised.
 _SPARE = 2
@@ -198,8 +206,7 @@ class Search:
             winners += sorted(calls, key=rank)[:1]
         winners.sort(key=rank)
         uneven, *others = self._uneven(winners[0])
-        for stream in self._others(uneven):
-            uneven = improved(self, [uneven], stream, _OTHERS * self.options.effort)[0]
+        uneven = on_further_streams(self, uneven)
         # What a few schedules gain, more of them may give the other.
         sure = uneven.over < winners[0].over or uneven.step_ns * 1000 < winners[0].step_ns * (1000 - _SURE)
         large = len(self.index) >= _LARGE
@@ -238,8 +245,7 @@ class Search:
             buckets = tuple(cheaper[b.members] if b.members in chosen else b for b in best.buckets)
             tried = replace(best, choice=choice, buckets=buckets)
             tried = self.first_look(tried, self.sketches.merged(buckets))
-            shorter = tried.step_ns * 1000 <= best.step_ns * (1000 - GAIN)
-            if tried.over < best.over or (tried.over == best.over and shorter):
+            if gained(tried, best):
                 best = tried
         return best
 
@@ -256,23 +262,15 @@ class Search:
             return improved(self, [best], stream, _SHAPES * effort) if filled else [best]
         if not filled:
             few, *_ = improved(self, [best], stream, effort, saving=False)
-            if few.over == best.over and few.step_ns * 1000 > best.step_ns * (1000 - GAIN):
+            if not gained(few, best):
                 return [few]
         return improved_from_several(self, best, self._near(best, BEGIN_WITHIN), stream, _FROM_STARTS * effort)
 
     def _busiest(self, best: Tried) -> tuple[str, int]:
         """The stream that is busy for longest with what may be merged, and for how many ns."""
-        return max(self._busy(best).items(), key=lambda item: item[1], default=("", 0))
+        return max(self.busy(best).items(), key=lambda item: item[1], default=("", 0))
 
-    def _others(self, best: Tried) -> list[str]:
-        """Further streams with buckets, the busiest first: all-reduces between copies of shards (HSDP), of which the
-        last bucket is waited for at the end.
-        """
-        busy, merged = self._busy(best), {self.unmerged.stream[bucket.members[0]] for bucket in best.buckets}
-        merged.discard(max(busy, key=busy.__getitem__, default=""))
-        return sorted(merged, key=lambda stream: (-busy[stream], stream)) if self.options.effort > 1 else []
-
-    def _busy(self, best: Tried) -> dict[str, int]:
+    def busy(self, best: Tried) -> dict[str, int]:
         """For how many ns streams are busy with what may be merged."""
         single = {collective.launch for collective in self.taken}.difference(
             *(bucket.members for bucket in best.buckets)

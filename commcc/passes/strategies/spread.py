@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from commcc.base.terms import Kind
 from commcc.passes.strategies.choices import CAPS, Rung, with_rung
-from commcc.passes.strategies.uneven import UNEVEN
+from commcc.passes.strategies.uneven import GAIN, UNEVEN
 from commcc.planning.bucket_model import key_of
 
 if TYPE_CHECKING:
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from commcc.passes.strategies.auto import Search, Tried
 
-#: Steps are as long where one is longer by no more than this share, in permille.
-GAIN = 1
 #: ``effort`` divided by this is tried at most.
 _FEWER = 4
 #: Runs of more compute nodes than _LONG are long; shorter by far are those of no more than so many tenths.

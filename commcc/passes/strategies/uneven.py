@@ -72,6 +72,10 @@ _FIRST = 8
 #: Bucketings to begin from: at most _STARTS, longer than the best by no more than BEGIN_WITHIN permille. Two are alike
 #: where their steps differ by no more than one part in _ALIKE.
 _STARTS, BEGIN_WITHIN, _ALIKE = 6, 100, 1000
+#: On further streams ``effort`` are tried, and _MORE times as many where these gain something.
+_MORE = 3
+#: Steps are as long where one is longer by no more than this share, in permille.
+GAIN = 1
 #: The step of what cannot run.
 NEVER = 1 << 62
 #: While there are several starts, bucketings judged from each in a round; and how many in a row without a gain end a
@@ -127,6 +131,25 @@ def improved(search: Search, starts: Sequence[Tried], stream: str, effort: int, 
         min(descents, key=lambda descent: descent.best.rank).wander(effort, _PATIENT * search.options.effort)
     bests = sorted((descent.best for descent in descents), key=lambda best: best.rank)
     return [best.tried for best in bests if best.rank < (first.over, first.step_ns)] or [first]
+
+
+def on_further_streams(search: Search, best: Tried) -> Tried:
+    """The best with other sizes on further streams with buckets as well, the busiest first: all-reduces between copies
+    of shards (HSDP), of which the last bucket is waited for at the end.
+    """
+    effort, busy = search.options.effort, search.busy(best)
+    merged = {search.unmerged.stream[bucket.members[0]] for bucket in best.buckets}
+    merged.discard(max(busy, key=busy.__getitem__, default=""))
+    for stream in sorted(merged, key=lambda stream: (-busy[stream], stream)) if effort > 1 else []:
+        first = improved(search, [best], stream, effort)[0]
+        best = improved(search, [first], stream, _MORE * effort)[0] if gained(first, best) else first
+    return best
+
+
+def gained(now: Tried, before: Tried) -> bool:
+    """Whether a bucketing needs less memory above the budget, or as much and is shorter by enough."""
+    shorter = now.step_ns * 1000 <= before.step_ns * (1000 - GAIN)
+    return now.over < before.over or (now.over == before.over and shorter)
 
 
 def improved_from_several(
