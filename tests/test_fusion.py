@@ -6,14 +6,18 @@ import random
 from collections import defaultdict
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
+from commcc.apply import apply_plan
 from commcc.graph.index import build_index
 from commcc.graph.ops.kernels import Work
 from commcc.passes.options import parse_pipeline
+from commcc.plan import Plan, Reordering
 from commcc.run.pipeline import run
 from commcc.serialization import load
+from commcc.timing.cost import load_model
 from commcc.timing.cost.fusion import Chains
 from commcc.timing.cost.operations import operations
 from commcc.timing.cost.traffic import Traffic
@@ -213,6 +217,25 @@ def test_who_pays_is_told():
     chains.traffic()
     after = {names[i]: [names[p] for p in payers] for i, payers in chains.after.items()}
     assert after == {"mul": ["neg"], "add": ["neg", "mul"], "add_1": ["neg"], "add_2": ["neg"]}
+
+
+def test_chains_of_other_sizes_cost_something_else_where_their_members_change_places():
+    g = Graph()
+    inputs = [(g.input(width, width), g.input(width, width)) for width in (512, 4096)]
+    pairs = [(g.call(aten.neg.default, x), g.call(aten.mul.Tensor, y, y)) for x, y in inputs]
+    sums = [g.call(aten.add.Tensor, *pair) for pair in pairs]
+    program, model = g.program([g.call(aten.mm.default, each, each) for each in sums], {"0": 2}), load_model("h100")
+    index = build_index(program)
+    payers, order = model.price(index).payers, list(range(len(index)))
+    for pair in pairs:
+        one, other = (index.position[node.name] for node in pair)
+        order[one], order[other] = other, one
+    plan = Plan("t", index.fingerprint, Reordering(tuple(order)))
+    anew = build_index(apply_plan(program, index, plan))
+    known = dict(zip(anew.names, model.price(anew).ns, strict=True))
+    prices = {index.names[node]: ns for node, ns in payers.prices(np.array(order)).items()}
+    assert prices and prices == {name: known[name] for name in prices}
+    assert len(set(prices.values())) == 3
 
 
 def test_slices_of_one_input_add_up_to_it_at_most():
