@@ -26,10 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-#: After so many objects all there are are looked through; Python itself does so when they have grown by a quarter.
-_MOST = 1_000_000
-
-_unseen = 0
+#: Objects that were not looked through, and how many of them lead to a look at all there is. Python itself looks at all
+#: when old ones have grown by a quarter.
+_unseen, _MOST = 0, 1_000_000
 
 
 @contextmanager

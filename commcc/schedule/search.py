@@ -19,21 +19,19 @@ become longer than the best of its round is given up.
 
 The first round aims at the lower bound or below. It is made under the limits that are asked for or, on graphs of 3000
 nodes or more, where these have none on how far launches go ahead and the first schedules are better under one, with
-launches closer to their waits.
-Where the best step is then more than 0.5 % above the bound, what planners of buckets compare graphs by
-(:mod:`commcc.schedule.first_looks`) is made too, of units and, where the graph has merged collectives, of nodes, as the
-step that they expect is to be kept. Where the best order is at the edge of the budget and more than 1 % above the
-bound, rounds are made under the others of these limits and with launches closer still, and on large graphs what led to
-that order is done once more with launches even closer, with a round under these limits where it gains; on graphs of
-fewer than 3000 nodes, where the best step is more than 0.5 % above it, one that aims at the step that was reached: what
-need not be early then takes no memory early. Last, under the first of these two conditions, come rounds with a little
-less memory, for as long as each gains: the scheduler hoists what fits first, and what it could not hoist later may have
-gained more.
-Where the best order is within the budget, a few schedules then begin from it with compute put behind its last
-collective, which is to hide that (:mod:`commcc.schedule.behind`); again where that gains, with two thirds of it and
-with one where it does not. Then, where the step still is more than 0.5 % above the bound, behind the one that compute
-waits for longest, for half or more of that, and behind further ones for as long as that gains, each time as much. One
-that it waits for much longer cannot be hidden: its stream is full.
+launches closer to their waits. Where the best step is then more than 0.5 % above the bound, what planners of buckets
+compare graphs by (:mod:`commcc.schedule.first_looks`) is made too, of units and, where the graph has merged
+collectives, of nodes, as the step that they expect is to be kept. Where the best order is at the edge of the budget and
+more than 1 % above the bound, rounds are made under the others of these limits and with launches closer still, and on
+large graphs what led to that order is done once more with launches even closer, with a round under these limits where
+it gains; on graphs of fewer than 3000 nodes, where the best step is more than 0.5 % above it, one that aims at the step
+that was reached: what need not be early then takes no memory early. Last, under the first of these two conditions, come
+rounds with a little less memory, for as long as each gains: the scheduler hoists what fits first, and what it could not
+hoist later may have gained more. Where the best order is within the budget, a few schedules then begin from it with
+compute put behind its last collective, which is to hide that (:mod:`commcc.schedule.behind`); again where that gains,
+with two thirds of it and with one where it does not. Then, where the step still is more than 0.5 % above the bound,
+behind the one that compute waits for longest, for half or more of that, and behind further ones for as long as that
+gains, each time as much. One that it waits for much longer cannot be hidden: its stream is full.
 
 An order that needs less memory above the budget wins, then the shorter simulated step: that of the graph that comes
 out, in which others may pay for fused chains. Steps are compared to 0.1 % of the lower bound; among equal ones the
@@ -41,15 +39,14 @@ shorter longest run of compute between two reduce-scatters wins, then what is le
 then the one that came first. No step longer than the graph's own is taken unless it saves memory above the budget. The
 search ends before its effort is used up where an order within the budget is at most 0.1 % above the lower bound and has
 no long run, and a round where it gains nothing (:mod:`commcc.schedule.rounds`). Where the best order has a long run, it
-is made once more with launches closer to their waits: gathers
-that go far ahead take the turn of reduce-scatters. Runs of compute that are left then are cut where that does not make
-the step longer (:mod:`commcc.schedule.runs`), and compute moves from the longest runs to others
-(:mod:`commcc.schedule.evened`). Last, nodes are moved together with what they need or what needs them, at random, as
-far as that helps (:mod:`commcc.schedule.moves`): on graphs of fewer than 3000 nodes in all orders that were best, so
-that more effort stays no worse, by moves anywhere and then by moves that each change a stretch
-(:mod:`commcc.schedule.stretches`); on larger ones, where it is more than 0.1 % above the bound, by the latter in the
-best one. These end where six rounds of 500 trials together gain less than 0.05 %, more of them far from the bound, or
-where the first three gain nothing.
+is made once more with launches closer to their waits: gathers that go far ahead take the turn of reduce-scatters. Runs
+of compute that are left then are cut where that does not make the step longer (:mod:`commcc.schedule.runs`), and
+compute moves from the longest runs to others (:mod:`commcc.schedule.evened`). Last, nodes are moved together with what
+they need or what needs them, at random, as far as that helps (:mod:`commcc.schedule.moves`): on graphs of fewer than
+3000 nodes in all orders that were best, so that more effort stays no worse, by moves anywhere and then by moves that
+each change a stretch (:mod:`commcc.schedule.stretches`); on larger ones, where it is more than 0.1 % above the bound,
+by the latter in the best one. These end where six rounds of 500 trials together gain less than 0.05 %, more of them far
+from the bound, or where the first three gain nothing.
 
 On graphs of 3000 nodes or more, where each schedule takes milliseconds, less is tried. Where three other orders have
 the step of the best one to the ns, something other than the order stands in front of a shorter one: planners' schedules
