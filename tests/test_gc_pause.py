@@ -7,7 +7,6 @@ import weakref
 
 import pytest
 
-from commcc.base import gc_pause
 from commcc.base.gc_pause import no_collection
 
 
@@ -37,52 +36,6 @@ def test_what_stays_is_old_afterwards_and_goes_with_a_full_collection():
     assert gc.get_freeze_count() == 0
     gc.collect()
     assert held() is None
-
-
-@pytest.fixture
-def nothing_unseen(monkeypatch):
-    monkeypatch.setattr(gc_pause, "_unseen", 0)
-    gc.collect()
-
-
-def _seen_again(count: int, loops: int = 1) -> list[bool]:
-    """For each of some blocks that make so many objects, whether its garbage is gone once Python looked for it."""
-    gone = []
-    for _ in range(loops):
-        with no_collection():
-            held = weakref.ref(Loop())
-            made = [[] for _ in range(count)]
-        gc.collect(1)
-        gone.append(held() is None)
-        del made
-    return gone
-
-
-@pytest.mark.usefixtures("nothing_unseen")
-def test_much_is_not_looked_through_and_little_as_ever():
-    assert _seen_again(20) == [True]
-    assert _seen_again(20_000) == [False]
-
-
-@pytest.mark.usefixtures("nothing_unseen")
-def test_garbage_of_many_blocks_is_collected(monkeypatch):
-    monkeypatch.setattr(gc_pause, "_MOST", 50_000)
-    with no_collection():
-        held = weakref.ref(Loop())
-        made = [[] for _ in range(20_000)]
-    assert _seen_again(20_000) == [False]
-    assert held() is not None and made
-    assert _seen_again(20_000, 2) == [True, False]
-    assert held() is None
-
-
-@pytest.mark.usefixtures("nothing_unseen")
-def test_nobody_looks_where_the_collector_was_off():
-    gc.disable()
-    try:
-        assert _seen_again(20_000) == [True]
-    finally:
-        gc.enable()
 
 
 def test_what_others_have_frozen_stays_frozen():

@@ -10,10 +10,7 @@ Usage::
 
     context.with_resource(no_collection(stays=True))      # for the rest of a command
 
-Nearly all that is made in a block is still there at its end, so that is not looked through then: it counts as old. Once
-a million objects have gone that way, what is garbage by then is collected.
-
-Limits: cycles that become garbage inside the block stay until then, with ``stays`` until Python collects all there is.
+Limits: cycles that become garbage inside the block stay until after it, with ``stays`` until a full collection.
 """
 
 from __future__ import annotations
@@ -26,40 +23,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-#: Objects that were not looked through, and how many of them lead to a look at all there is. Python itself looks at all
-#: when old ones have grown by a quarter.
-_unseen, _MOST = 0, 1_000_000
-
-
 @contextmanager
 def no_collection(*, stays: bool = False) -> Iterator[None]:
     """Switch the collector off in the block, and on again after it if it was on.
 
-    stays: nothing of it is looked through later, where the process ends soon.
+    stays: what there is at the end of the block counts as old then, and is not looked through at once.
     """
     was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if was_enabled or stays:
-            _keep(stays=stays)
+        if stays and not gc.get_freeze_count():
+            gc.freeze()
+            gc.unfreeze()
         if was_enabled:
             gc.enable()
-
-
-def _keep(*, stays: bool) -> None:
-    """Count what there is as old, or look through all of it."""
-    global _unseen
-    if not stays:
-        made = gc.get_count()[0]
-        if made <= gc.get_threshold()[0]:  # nothing would be looked through
-            return
-        _unseen += made
-        if _unseen > _MOST:
-            _unseen = 0
-            gc.collect()
-            return
-    if not gc.get_freeze_count():  # what others have frozen is to stay so
-        gc.freeze()
-        gc.unfreeze()
