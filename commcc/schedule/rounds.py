@@ -31,7 +31,7 @@ class Round:
 
     def __init__(self, grid: Sequence[Start], best: SearchResult, rank: Rank, before: int | None, nodes: int) -> None:
         """before: for a round behind the first on a large graph the best step of all before it. nodes: of the graph."""
-        self.fresh, self.best, self.rank, self.before = list(grid), best, rank, before
+        self._fresh, self.best, self.rank, self.before = list(grid), best, rank, before
         self._patience = max(_PATIENCE, _PATIENT_NODES // max(1, nodes)) if before is None else _FURTHER
         self._ties = self._idle = 0
         self._steps: list[int] = []
@@ -49,14 +49,14 @@ class Round:
         twice: whether it goes on for twice as long without a gain.
         """
         tried, patience = len(self._steps), self._patience * (1 + twice)
-        if self._idle >= patience or not (self.fresh or self._unused) or (tried == FIRST and self.leads_nowhere()):
+        if self._idle >= patience or not (self._fresh or self._unused) or (tried == FIRST and self._leads_nowhere()):
             return None
         self._idle += 1
-        if self.fresh and (tried < FIRST or tried % 2 == 0 or not self._unused):
-            return self.fresh.pop(0)
+        if self._fresh and (tried < FIRST or tried % 2 == 0 or not self._unused):
+            return self._fresh.pop(0)
         return None, self._unused.pop(0)
 
-    def leads_nowhere(self) -> bool:
+    def _leads_nowhere(self) -> bool:
         """Whether schedules of a further round all have the best step, or none comes near it."""
         far = self.before is not None and min(self._steps) * 1000 > self.before * (1000 + _NEAR)
         return far or self.ended_as_before()

@@ -288,7 +288,7 @@ class _Search:
         launch, exposed = last_launch(graph, self.best.nodes), self.best.step_ns - bound
         while launch >= 0 and launch not in seen:
             seen.add(launch)
-            self._put_behind(limits, launch, exposed, _PARTS if len(seen) == 1 else 1)
+            self._put_behind(limits, launch, exposed, 1 if len(seen) == 1 else _PARTS)
             if not self.far(_FAR):
                 break
             least, most = ((self.best.step_ns - bound) * percent // 100 for percent in _EXPOSED)
@@ -296,10 +296,10 @@ class _Search:
             if exposed < least:
                 break
 
-    def _put_behind(self, limits: Limits, launch: int, exposed: int, tries: int) -> None:
-        """Schedules with compute behind a launch, so much as would hide all that is exposed, then less of it."""
+    def _put_behind(self, limits: Limits, launch: int, exposed: int, least: int) -> None:
+        """Schedules with compute behind a launch: all that would hide it, then fewer parts of that, ``least`` last."""
         parts = _PARTS
-        while parts > _PARTS - tries and not self.missed() and not self._over():
+        while parts >= least and not self.missed() and not self._over():
             best = self.best
             order = put_behind(self.units.graph, best.nodes, launch, exposed * parts // _PARTS)
             if order is None:

@@ -86,8 +86,7 @@ class Chains:
         self._readers = [_NOBODY] * len(index)
         self._kernel_reads = [False] * len(index)
         self._find_readers()
-        # What follows is the same in every order.
-        self._leaving: dict[int, int] = {}
+        # The same in every order.
         self._entering: dict[int, dict[int, tuple[int, int]]] = {}
 
     def _formed(self, index: GraphIndex) -> tuple[list[int], tuple[int, ...]]:
@@ -156,11 +155,6 @@ class Chains:
 
     def leaving(self, node: int) -> int:
         """Bytes of a member's results that are read outside its chain."""
-        if node not in self._leaving:
-            self._leaving[node] = self._read_outside(node)
-        return self._leaving[node]
-
-    def _read_outside(self, node: int) -> int:
         inside = (_NOBODY, self.of[node])
         results = self._traffic.results[node]
         if self._readers[node] in inside:
