@@ -257,6 +257,37 @@ def test_a_first_round_that_misses_the_budget_goes_on_before_that_grows(monkeypa
     assert within == [(tight, {"long": False}), (tight, {}), (known, "planners"), (tight, {})]
 
 
+@pytest.mark.parametrize(("large", "merged"), [(True, True), (True, False), (False, True)])
+def test_planners_schedules_of_buckets_are_made_under_either_limits(monkeypatch, experts, large, merged):
+    problem, peak = experts
+    looking, within = MODULE._Search(problem, Limits(peak), 50), []
+    looking.large, looking.merged = large, merged
+    monkeypatch.setattr(MODULE._Search, "go_on", lambda *_args, **_long: None)
+    monkeypatch.setattr(MODULE._Search, "glance", lambda _looking, limits: within.append(limits))
+    for preferred in (looking.limits, looking.limits.closer):
+        within.clear()
+        looking.first_round(GRID, preferred)
+        assert within[0] == preferred
+        either = {looking.limits, looking.limits.closer}
+        assert set(within) == (either if large and merged else {preferred})
+        assert len(within) == len(set(within))
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_of_planners_schedules_of_all_nodes_the_best_is_kept(monkeypatch, experts, first):
+    looking = MODULE._Search(experts[0], Limits(), 50)
+    looking.merged = True
+    monkeypatch.setattr(MODULE._Search, "_take", lambda _looking, _result: None)
+    steps = [looking.start.step_ns - 1, looking.start.step_ns - 2]
+    made = [replace(looking.start, step_ns=step) for step in steps]
+    made = made[first:] + made[:first]
+    monkeypatch.setattr(MODULE, "glance", lambda *_args, **_begun: made[0])
+    looking.glance(Limits())
+    made.reverse()
+    looking.glance(Limits().closer)
+    assert looking.whole.step_ns == min(steps)
+
+
 @pytest.mark.parametrize("better", [False, True])
 def test_a_first_round_far_from_the_bound_goes_on_unless_planners_schedules_are_better(monkeypatch, experts, better):
     """On large graphs, where each schedule takes long; on small ones it goes on at once."""

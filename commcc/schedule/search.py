@@ -21,17 +21,18 @@ The first round aims at the lower bound or below. It is made under the limits th
 nodes or more, where these have none on how far launches go ahead and the first schedules are better under one, with
 launches closer to their waits. Where the best step is then more than 0.5 % above the bound, what planners of buckets
 compare graphs by (:mod:`commcc.schedule.first_looks`) is made too, of units and, where the graph has merged
-collectives, of nodes, as the step that they expect is to be kept. Where the best order is at the edge of the budget and
-more than 1 % above the bound, rounds are made under the others of these limits and with launches closer still, and on
-large graphs what led to that order is done once more with launches even closer, with a round under these limits where
-it gains; on graphs of fewer than 3000 nodes, where the best step is more than 0.5 % above it, one that aims at the step
-that was reached: what need not be early then takes no memory early. Last, under the first of these two conditions, come
-rounds with a little less memory, for as long as each gains: the scheduler hoists what fits first, and what it could not
-hoist later may have gained more. Where the best order is within the budget, a few schedules then begin from it with
-compute put behind its last collective, which is to hide that (:mod:`commcc.schedule.behind`); again where that gains,
-with two thirds of it and with one where it does not. Then, where the step still is more than 0.5 % above the bound,
-behind the one that compute waits for longest, for half or more of that, and behind further ones for as long as that
-gains, each time as much. One that it waits for much longer cannot be hidden: its stream is full.
+collectives, of nodes and under the other of these limits, as the step that they expect is to be kept. Where the best
+order is at the edge of the budget and more than 1 % above the bound, rounds are made under the others of these limits
+and with launches closer still, and on large graphs what led to that order is done once more with launches even closer,
+with a round under these limits where it gains; on graphs of fewer than 3000 nodes, where the best step is more than 0.5
+% above it, one that aims at the step that was reached: what need not be early then takes no memory early. Last, under
+the first of these two conditions, come rounds with a little less memory, for as long as each gains: the scheduler
+hoists what fits first, and what it could not hoist later may have gained more. Where the best order is within the
+budget, a few schedules then begin from it with compute put behind its last collective, which is to hide that
+(:mod:`commcc.schedule.behind`); again where that gains, with two thirds of it and with one where it does not. Then,
+where the step still is more than 0.5 % above the bound, behind the one that compute waits for longest, for half or more
+of that, and behind further ones for as long as that gains, each time as much. One that it waits for much longer cannot
+be hidden: its stream is full.
 
 An order that needs less memory above the budget wins, then the shorter simulated step: that of the graph that comes
 out, in which others may pay for fused chains. Steps are compared to 0.1 % of the lower bound; among equal ones the
@@ -207,7 +208,7 @@ class _Search:
         self.tried = 0
         # Whether something other than the order stands in front of a shorter step.
         self.tied = False
-        self.large = len(problem.index) >= _MOVED_NODES
+        self.large, self.merged = len(problem.index) >= _MOVED_NODES, bool(problem.index.merged_from)
         self.bests: list[SearchResult] = []
         # The best orders under other budgets, where none meets the one that is asked for.
         self.rungs: list[SearchResult] = []
@@ -224,7 +225,10 @@ class _Search:
             # Under a budget that nothing meets nothing is launched early. What was reached is one that something meets.
             asked, within = (replace(each, budget=self.best.peak_bytes) for each in (asked, limits))
         best = self.best
-        self.glance(within)
+        # Planners chose the limits for each bucketing that they began from, not for the one that they ended with.
+        either = (asked, asked.closer) if self.large and self.merged else ()
+        for each in dict.fromkeys((within, *either)):
+            self.glance(each)
         if self.best is best:
             self.go_on(going, limits)
         return asked, within
@@ -267,7 +271,7 @@ class _Search:
 
     def glance(self, limits: Limits) -> None:
         """What planners of buckets go by; where there are buckets of all nodes too: what they expect is to be kept."""
-        all_nodes = bool(self.problem.index.merged_from) or not self.large  # where schedules are quick
+        all_nodes = self.merged or not self.large  # where schedules are quick
         if self.tied and not all_nodes:
             return
         for problem in (self.units, self.problem) if all_nodes else (self.units,):
@@ -278,7 +282,7 @@ class _Search:
             self.tried += len(starts)
             result = replace(glance(problem, limits, starts, begun=seen), tried=self.tried)
             if problem is self.problem:
-                self.whole = result
+                self.whole = min(self.whole or result, result, key=self._rank)
             else:
                 self._take(result)
 
