@@ -35,6 +35,10 @@ Nor does it help to match durations: the least that collectives Y cannot hide be
 each bit of compute can hide those it is not ordered with, is a transport problem, and by duality of
 linear programs its value is the sum above for a part of Y and the compute ordered with that part.
 
+compute beside one collective
+    A collective and all compute, less what may run beside it for more than the collectives that this leads to take:
+    see :mod:`commcc.timing.simulate.beside`.
+
 Who comes first in a fused chain pays for it, so prices differ from order to order. Every node counts with the least
 that it has in any; what is left of the least that the whole chain costs is a job of its own on the compute stream, with
 the least head and tail of those that may pay it (:mod:`commcc.timing.cost.least`): bits of it run when these pay.
@@ -49,8 +53,9 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from commcc.timing.simulate.beside import beside
 from commcc.timing.simulate.events import STREAM, Events, on_stream
 from commcc.timing.simulate.heads import heads
 
@@ -64,7 +69,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Bound:
-    """The largest of several lower bounds, in ns; parts: each of them by name."""
+    """The largest of several lower bounds, in ns; parts: each of them by name, the last one where it is the largest."""
 
     ns: int
     name: str
@@ -109,7 +114,8 @@ def lower_bound(index: GraphIndex, costs: Costs, load: Mapping[int, int] | None 
     collective that is merged takes no less time than alone, but shares what it costs its stream.
     """
     least, rests = _at_least(costs)
-    stream, *streams = _machines(index, least, rests, load)
+    ends = _Ends.of(index, least, load)
+    stream, *streams = _machines(ends, rests)
     parts = {
         "compute": sum(ns for _, ns, _ in stream),
         "busiest stream": max((sum(ns for _, ns, _ in jobs) for jobs in streams), default=0),
@@ -117,22 +123,43 @@ def lower_bound(index: GraphIndex, costs: Costs, load: Mapping[int, int] | None 
         "compute stream, heads and tails": jackson(stream),
         "group streams, heads and tails": max(map(jackson, streams), default=0),
     }
+    most = max(parts.values())
+    if (more := ends.beside(most)) > most:
+        parts["compute beside one collective"] = more
     name = max(parts, key=lambda key: parts[key])
     return Bound(parts[name], name, parts)
 
 
 def least_step(index: GraphIndex, costs: Costs) -> int:
-    """The ns of :func:`lower_bound` alone, which heads and tails give: they contain the other parts."""
+    """The ns of :func:`lower_bound` alone: heads and tails contain most of the other parts."""
     least, rests = _at_least(costs)
-    return max(map(jackson, _machines(index, least, rests)))
+    ends = _Ends.of(index, least)
+    return ends.beside(max(map(jackson, _machines(ends, rests))))
 
 
-def _machines(
-    index: GraphIndex, least: Costs, rests: Sequence[Rest], load: Mapping[int, int] | None = None
-) -> list[list[tuple[int, int, int]]]:
+class _Ends(NamedTuple):
+    """Events, and the same seen from the end; what comes at least before each of them, and behind it, in ns."""
+
+    events: Events
+    mirrored: Events
+    before: list[int]
+    after: list[int]
+
+    @classmethod
+    def of(cls, index: GraphIndex, least: Costs, load: Mapping[int, int] | None = None) -> _Ends:
+        events = Events.of(index, least, load)
+        mirrored = events.mirrored()
+        return cls(events, mirrored, heads(events), heads(mirrored))
+
+    def beside(self, least: int) -> int:
+        """The bound by compute beside one collective; ``least`` where it is no more."""
+        least = beside(self.events, self.before, self.after, least)
+        return beside(self.mirrored, self.after, self.before, least)
+
+
+def _machines(ends: _Ends, rests: Sequence[Rest]) -> list[list[tuple[int, int, int]]]:
     """(head, load, tail) of what runs on the compute stream, and on each stream of collectives."""
-    events = Events.of(index, least, load)
-    before, after = heads(events), heads(events.mirrored())
+    events, before, after = ends.events, ends.before, ends.after
     jobs: list[list[tuple[int, int, int]]] = [[] for _ in range(events.machines)]
     for machine, job in zip(events.machine, zip(before, events.load, after, strict=True), strict=True):
         if job[1]:

@@ -13,7 +13,9 @@ compute stream while it transfers: a third event, on the compute stream, at the 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import cached_property
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,6 +25,18 @@ if TYPE_CHECKING:
 
 #: The machine that is the compute stream; the others are numbered from 1.
 STREAM = 0
+
+
+class Table(NamedTuple):
+    """Events in arrays, as in :class:`Events`; the row of ``before`` of an event begins at ``begins[event]``."""
+
+    begins: Any
+    before: Any
+    order: Any
+    ns: Any
+    load: Any
+    machine: Any
+    nodes: int
 
 
 @dataclass(frozen=True)
@@ -69,6 +83,16 @@ class Events:
             order.append(node)
             order += [table[node] for table in (transfers, holds) if node in table]
         return Events(count, ns, loads, machine, before, order, len(streams) + 1, transfers)
+
+    @cached_property
+    def table(self) -> Table:
+        """The same in arrays, for kernels."""
+        import numpy as np
+
+        begins = np.append(0, np.cumsum(np.fromiter(map(len, self.before), np.int64, len(self.before))))
+        before = np.fromiter(chain.from_iterable(self.before), np.int64, int(begins[-1]))
+        order, ns, load, machine = (np.array(n, np.int64) for n in (self.order, self.ns, self.load, self.machine))
+        return Table(begins, before, order, ns, load, machine, self.nodes)
 
     def mirrored(self) -> Events:
         """The same events with time running backwards: a head of the mirror is a tail."""

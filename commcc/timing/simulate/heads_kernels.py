@@ -8,32 +8,19 @@ a sixth of the time, once it is compiled, which takes as long as a graph of some
 
 from __future__ import annotations
 
-from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from commcc.base.jit import compiled, kernel
 from commcc.timing.simulate.events import STREAM
 
 if TYPE_CHECKING:
-    from commcc.timing.simulate.events import Events
+    from commcc.timing.simulate.events import Events, Table
 
 #: Bits in a word, which is 1 shifted by so much.
 _SHIFT = 5
 #: Of a machine: its words in a row of ancestors, its events among those of all machines, how many there are, the first
 #: that is not forgotten, how many ancestors are remembered at least, and where those are listed by their heads.
 _MACHINE = ("word", "words", "event", "events", "begin", "window", "listed")
-
-
-class _Given(NamedTuple):
-    """Events, as in :class:`Events`; the row of ``before`` of an event begins at ``begins[event]``."""
-
-    begins: Any
-    before: Any
-    order: Any
-    ns: Any
-    load: Any
-    machine: Any
-    nodes: int
 
 
 class _Known(NamedTuple):
@@ -60,23 +47,14 @@ def heads(events: Events, windows: tuple[int, int]) -> list[int]:
     """
     import numpy as np
 
-    given = _given(events)
+    given = events.table
     known = _known(events, given, np.array(windows[:1] + windows[1:] * (events.machines - 1), np.int64))
     _walk(given, known)
     times: list[int] = known.head.tolist()
     return times
 
 
-def _given(events: Events) -> _Given:
-    import numpy as np
-
-    begins = np.append(0, np.cumsum(np.fromiter(map(len, events.before), np.int64, len(events.before))))
-    before = np.fromiter(chain.from_iterable(events.before), np.int64, int(begins[-1]))
-    order, ns, load, machine = (np.array(n, np.int64) for n in (events.order, events.ns, events.load, events.machine))
-    return _Given(begins, before, order, ns, load, machine, events.nodes)
-
-
-def _known(events: Events, given: _Given, windows: Any) -> _Known:
+def _known(events: Events, given: Table, windows: Any) -> _Known:
     import numpy as np
 
     count = len(given.ns)
@@ -106,7 +84,7 @@ def _known(events: Events, given: _Given, windows: Any) -> _Known:
 
 
 @kernel
-def _walk(given: _Given, known: _Known) -> None:
+def _walk(given: Table, known: _Known) -> None:
     for event in given.order:
         last = len(known.unused) - 1
         known.unused[last] -= 1
@@ -126,7 +104,7 @@ def _walk(given: _Given, known: _Known) -> None:
 
 
 @compiled
-def _joined(given: _Given, known: _Known, event: int) -> int:
+def _joined(given: Table, known: _Known, event: int) -> int:
     """Ancestors of an event, and where branches with different ones meet; its head as far as paths tell."""
     row, head = known.row[event], 0
     for number in range(len(known.machines)):
