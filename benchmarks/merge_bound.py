@@ -42,6 +42,8 @@ collectives of one kind and group on their stream:
    let c be the piece's bytes times the least slope of p. The end of the later one is at least
    max(E + xc, head) + p(rest) + (1-x)c >= max(E + c, head) + p(rest): so the whole piece counts with c, before the
    later one. Prices are those of the next smaller size of a grid; no collective takes less than one of a byte.
+   Where all members have the same bytes none needs to be cut in step 7: cuts are between members, and the grid has all
+   sums of them.
 9. The last end and the least tail of any member make a bound; and so it is seen from the end of the step, with tails
    for heads. With what else keeps the stream busy the last end may be that of another collective, so the least tail is
    that of any on the stream; without it, E(0) = 0 and it is that of any member.
@@ -195,10 +197,17 @@ class Prices:
         largest = sum(transfer.full_bytes for transfer in transfers)
         self.sizes = np.unique(np.exp2(np.arange(0, _STEPS * (math.log2(largest) + 1)) / _STEPS).astype(np.int64))
         alike = {replace(t, input_bytes=0, output_bytes=0): t for t in transfers if t.full_bytes}.values()
-        self.ns = np.array([min(model.transfer(_sized(t, int(b))).ns for t in alike) for b in self.sizes], float)
+
+        def priced() -> Floats:
+            return np.array([min(model.transfer(_sized(t, int(b))).ns for t in alike) for b in self.sizes], float)
+
+        self.ns = priced()
         # Prices are in whole ns, rounded: over a whole octave that does not matter.
         slopes = (self.ns[_STEPS:] - self.ns[:-_STEPS] - 1) / (self.sizes[_STEPS:] - self.sizes[:-_STEPS])
         self.slope = max(0.0, float(slopes.min(initial=np.inf))) if len(slopes) else 0.0
+        if len(sizes := {transfer.full_bytes for transfer in transfers}) == 1:
+            self.sizes = np.union1d(self.sizes, max(sizes) * np.arange(1, len(transfers) + 1))
+            self.ns = priced()
 
     def of(self, sizes: Floats) -> Floats:
         """Those of the next smaller sizes of the grid; of less than a byte that of a byte."""
@@ -219,16 +228,17 @@ def earliest_end(
     """
     most = max(most, *sizes)
     order = np.argsort(heads, kind="stable")
-    each = max(1, pieces_in_all // len(order))
+    whole = len(set(sizes)) == 1
+    each = 1 if whole else max(1, pieces_in_all // len(order))
     ready = np.repeat(np.asarray(heads, float)[order], each)
     pieces = np.repeat(np.asarray(sizes, float)[order] / each, each)
     ends = np.concatenate([[0.0], np.cumsum(pieces)])
     # By piece: the least end of what comes before a cut in it, the piece with its least included; then that of all.
     best = np.full(len(ends), float(others))
-    least = np.append(pieces * prices.slope, 0.0)
+    least = np.append(np.zeros(len(pieces)) if whole else pieces * prices.slope, 0.0)
     best[0] += least[0]
     for place in range(1, len(ends)):
-        bytes_of = ends[place] - ends[1 : place + 1]
+        bytes_of = ends[place] - (ends[:place] if whole else ends[1 : place + 1])
         took = np.where(bytes_of <= most, prices.of(bytes_of), np.inf)
         best[place] = np.min(np.maximum(best[:place], ready[place - 1]) + took) + least[place]
     return int(best[-1])

@@ -81,6 +81,29 @@ def test_no_partition_ends_sooner(merge_bound, members, others, most, root):
         assert merge_bound.earliest_end(heads, sizes, prices, others, most, pieces) <= best
 
 
+@settings(max_examples=examples(100), deadline=None)
+@given(st.lists(st.integers(0, 120), min_size=1, max_size=5), st.integers(1, 60), st.sampled_from((30, 70, 10**9)))
+def test_members_of_one_size_are_not_cut(merge_bound, heads, size, most):
+    """The soonest end of all partitions is that of cuts between members, in order of their heads."""
+    best = best_end([(head, size) for head in heads], 0, most)
+    assert merge_bound.earliest_end(heads, [size] * len(heads), PRICES, 0, most) == int(best)
+
+
+def test_sums_of_members_of_one_size_have_their_prices(merge_bound):
+    """Other sizes have those of the next smaller one of a grid."""
+    model = load_model()
+    index = build_index(load(ROOT / "sample_graphs" / "moe_ep8_bw.fx.txt.gz"))
+    launches = [n for n, facts in index.launches.items() if facts.kind == "reduce_scatter" and facts.group == "1"]
+    transfers = [model.transfer_of(index, launch)[0] for launch in launches]
+    prices = merge_bound.Prices(model, transfers)
+    for count in (1, 7, len(launches)):
+        size = count * transfers[0].full_bytes
+        exact = model.transfer(merge_bound._sized(transfers[0], size)).ns
+        assert prices.of(np.array([size])) == exact > prices.of(np.array([size - 1]))
+    mixed = [*transfers, merge_bound._sized(transfers[0], 3 << 20)]
+    assert merge_bound.Prices(model, mixed).of(np.array([7 * transfers[0].full_bytes])) < exact
+
+
 def test_what_is_ready_late_cannot_be_merged_for_nothing(merge_bound):
     """Two halves: merged they start at 100, apart they pay twice. The bound knows; a rate for all bytes does not."""
     members = [(0, 400), (100, 400)]
