@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -52,6 +53,32 @@ def both(make, costs=None):
     ]
 
 
+def copies_of_shards(layers=((20, 10, 5, 15),) * 3, last=(6, 30), group="copies"):
+    """As :func:`gradients`, but what is reduced is reduced once more, on another stream. layers: ns of the link, of its
+    gradient and of both reductions. last: of both reductions of the last gradient.
+    """
+    make = IndexMaker()
+    x = make.input()
+    for link, own, scatter, reduction in layers:
+        x = make.op(link, x)
+        make.wait(make.launch(reduction, group, make.wait(make.launch(scatter, "dp", make.op(own, x)))))
+    make.wait(make.launch(last[1], group, make.wait(make.launch(last[0], "dp", x))))
+    return make
+
+
+def gathered_twice():
+    """Mirrored: what is gathered was gathered on another stream before."""
+    make = IndexMaker()
+
+    def gathered(first, second):
+        return make.wait(make.launch(second, "dp", make.wait(make.launch(first, "copies", make.input()))))
+
+    x = gathered(30, 6)
+    for _ in range(3):
+        x = make.op(20, x, make.op(10, gathered(15, 5)))
+    return make
+
+
 @pytest.mark.parametrize(("make", "side"), [(gradients, 0), (parameters, 1)])
 def test_what_leads_to_longer_collectives_hides_none(make, side):
     bound = lower_bound(make().index(), make().costs())
@@ -64,6 +91,55 @@ def test_what_leads_to_shorter_ones_hides_the_difference():
     """Of 30 ns of gradients with 18 ns of reductions, 12 ns hide a part of the last one."""
     make = gradients(reduction=6)
     assert both(make)[0] == 90 + 30 - 3 * (10 - 6) == optimum(make.index(), make.costs())
+
+
+@pytest.mark.parametrize(("make", "side"), [(copies_of_shards, 0), (gathered_twice, 1)])
+def test_what_is_reduced_once_more_comes_behind_what_the_last_one_becomes(make, side):
+    """The first reductions would hide the first of the last gradient, the second ones hide nothing."""
+    assert both(make())[side] == 90 + 6 + 30 <= optimum(make().index(), make().costs())
+    assert both(copies_of_shards(((20, 10, 5, 7),) * 3))[0] == 90 + 6 + 30 - 3 * (10 - 7)
+
+
+def test_what_is_reduced_once_more_together_with_the_last_one_takes_no_more_time():
+    make = IndexMaker()
+    x = make.op(20, make.input())
+    own = make.wait(make.launch(2, "dp", make.op(10, x)))
+    make.wait(make.launch(30, "copies", make.wait(make.launch(6, "dp", x)), own))
+    assert both(make)[0] == 30 + 2 + 30 == optimum(make.index(), make.costs())
+
+
+def test_the_least_that_follows_on_the_second_stream_counts():
+    make = copies_of_shards()
+    make.op(5, max(make.wait_of))
+    assert both(make)[0] == 95 + 36 - 5 + 0
+
+
+def test_only_what_comes_through_the_same_stream_is_behind_it():
+    """Here gradients are reduced among copies alone, and may be so while shards are reduced."""
+    make = IndexMaker()
+    x = make.input()
+    for _ in range(3):
+        x = make.op(20, x)
+        make.wait(make.launch(15, "copies", make.op(10, x)))
+    make.wait(make.launch(30, "copies", make.wait(make.launch(20, "dp", x))))
+    assert both(make)[0] == 90 + 30 < 90 + 20 + 30
+
+
+def test_with_many_streams_one_is_looked_at_at_a_time(monkeypatch):
+    monkeypatch.setattr(module, "_STREAMS", 1)
+    assert both(copies_of_shards())[0] == 90 + 30
+
+
+def test_no_order_of_copies_of_shards_is_faster():
+    longer = 0
+    for seed in range(150):
+        draw = random.Random(seed).randint
+        layers = [(draw(1, 20), draw(0, 12), draw(1, 12), draw(1, 20)) for _ in range(2)]
+        make = copies_of_shards(layers, (draw(1, 20), draw(1, 30)), "dp" if seed % 5 == 0 else "copies")
+        bound, best = max(both(make)), optimum(make.index(), make.costs())
+        assert bound <= best
+        longer += bound > max(ns for name, ns in lower_bound(make.index(), make.costs()).parts.items() if name != PART)
+    assert longer > 10
 
 
 def test_what_leads_to_none_hides_all_of_it():
