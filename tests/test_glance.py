@@ -90,7 +90,7 @@ def test_a_search_keeps_what_a_glance_expects(monkeypatch):
         expected = max(near, expected)
         assert search.search(problem, limits, Reorder().effort).rank(problem, start, limits)[:3] <= expected
         with monkeypatch.context() as patched:
-            patched.setattr(search._Search, "glance", lambda *_: None)
+            patched.setattr(search._Search, "glance", lambda *_, **__: None)
             missed += search.search(problem, limits, Reorder().effort).rank(problem, start, limits)[:3] > expected
     assert missed > 3
 

@@ -250,7 +250,7 @@ def test_a_first_round_that_misses_the_budget_goes_on_before_that_grows(monkeypa
     monkeypatch.setattr(
         MODULE._Search, "go_on", lambda _l, _going, limits, *_own, **long: within.append((limits, long))
     )
-    monkeypatch.setattr(MODULE._Search, "glance", lambda _l, limits: within.append((limits, "planners")))
+    monkeypatch.setattr(MODULE._Search, "glance", lambda _l, limits, **_: within.append((limits, "planners")))
     asked, met = looking.first_round(GRID, looking.limits)
     tight, known = Limits(peak // 2), Limits(looking.start.peak_bytes)
     assert (asked, met) == (known, known)
@@ -263,14 +263,24 @@ def test_planners_schedules_of_buckets_are_made_under_either_limits(monkeypatch,
     looking, within = MODULE._Search(problem, Limits(peak), 50), []
     looking.large, looking.merged = large, merged
     monkeypatch.setattr(MODULE._Search, "go_on", lambda *_args, **_long: None)
-    monkeypatch.setattr(MODULE._Search, "glance", lambda _looking, limits: within.append(limits))
+    monkeypatch.setattr(MODULE._Search, "glance", lambda _looking, *limits, again: within.append((*limits, again)))
     for preferred in (looking.limits, looking.limits.closer):
         within.clear()
         looking.first_round(GRID, preferred)
-        assert within[0] == preferred
-        either = {looking.limits, looking.limits.closer}
-        assert set(within) == (either if large and merged else {preferred})
-        assert len(within) == len(set(within))
+        other = looking.limits if preferred != looking.limits else looking.limits.closer
+        assert within == [(preferred, False), *([(other, True)] if large and merged else [])]
+
+
+def test_planners_schedules_under_other_limits_are_given_up_once_they_are_longer_than_the_best(monkeypatch, experts):
+    looking, asked = MODULE._Search(experts[0], Limits(), 50), []
+    whole = replace(looking.start, tried=7)
+    looking.merged, looking.best = True, replace(looking.start, tried=8)
+    monkeypatch.setattr(MODULE, "glance", lambda *_args, begun: asked.append(begun) or looking.start)
+    for again, expected in ((False, [None, None]), (True, [looking.best, whole])):
+        asked.clear()
+        looking.whole = whole
+        looking.glance(Limits().closer, again=again)
+        assert asked == expected
 
 
 @pytest.mark.parametrize("first", [0, 1])
@@ -299,7 +309,7 @@ def test_a_first_round_far_from_the_bound_goes_on_unless_planners_schedules_are_
             seen.append(twice)
         return following(going, twice=twice)
 
-    def glance(looking, _limits):
+    def glance(looking, _limits, **_again):
         seen.append("planners")
         if better:
             looking.best = replace(looking.best, step_ns=looking.best.step_ns - 1)

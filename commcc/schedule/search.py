@@ -184,10 +184,7 @@ _last: tuple[weakref.ref[Costs], tuple[int, Limits, int], SearchResult] | None =
 
 
 def search_once(problem: Problem, limits: Limits, effort: int, hopeless: int | None = None) -> SearchResult:
-    """As :func:`search`, but what was asked last is not searched again.
-
-    Where no bucket pays, the next pass asks the same of the same graph, under the same prices.
-    """
+    """As :func:`search`, but not what was asked last: where no bucket pays, the next pass asks the same again."""
     global _last
     asked = problem.bound, limits, effort
     if _last is not None and _last[0]() is problem.costs and _last[1] == asked:
@@ -228,7 +225,7 @@ class _Search:
         # Planners chose the limits for each bucketing that they began from, not for the one that they ended with.
         either = (asked, asked.closer) if self.large and self.merged else ()
         for each in dict.fromkeys((within, *either)):
-            self.glance(each)
+            self.glance(each, again=each != within)
         if self.best is best:
             self.go_on(going, limits)
         return asked, within
@@ -269,18 +266,21 @@ class _Search:
             self.first = preferred(self.units, self.limits)
         return self.first.limits
 
-    def glance(self, limits: Limits) -> None:
-        """What planners of buckets go by; where there are buckets of all nodes too: what they expect is to be kept."""
+    def glance(self, limits: Limits, *, again: bool = False) -> None:
+        """What planners of buckets go by; where there are buckets of all nodes too: what they expect is to be kept.
+        again: what cannot become better than the best so far is given up.
+        """
         all_nodes = self.merged or not self.large  # where schedules are quick
         if self.tied and not all_nodes:
             return
         for problem in (self.units, self.problem) if all_nodes else (self.units,):
             seen = self.first.seen if problem is self.units and self.first.limits == limits else None
             starts = GLANCED[ENOUGH if seen else 0 :][: self.effort - self.tried]
+            begun = (self.best if problem is self.units else self.whole) if again else seen
             if not self.far(_FAR) or not starts:
                 return
             self.tried += len(starts)
-            result = replace(glance(problem, limits, starts, begun=seen), tried=self.tried)
+            result = replace(glance(problem, limits, starts, begun=begun), tried=self.tried)
             if problem is self.problem:
                 self.whole = min(self.whole or result, result, key=self._rank)
             else:
