@@ -92,16 +92,16 @@ def test_members_of_one_size_are_not_cut(merge_bound, heads, size, most):
 def test_sums_of_members_of_one_size_have_their_prices(merge_bound):
     """Other sizes have those of the next smaller one of a grid."""
     model = load_model()
-    index = build_index(load(ROOT / "sample_graphs" / "moe_ep8_bw.fx.txt.gz"))
-    launches = [n for n, facts in index.launches.items() if facts.kind == "reduce_scatter" and facts.group == "1"]
-    transfers = [model.transfer_of(index, launch)[0] for launch in launches]
+    index = build_index(load(ROOT / "sample_graphs" / "tiny_moe_ep2_bw.fx.txt.gz"))
+    launch = next(n for n, facts in index.launches.items() if facts.kind == "reduce_scatter")
+    transfers = [merge_bound._sized(model.transfer_of(index, launch)[0], 88 << 20)] * 45
     prices = merge_bound.Prices(model, transfers)
-    for count in (1, 7, len(launches)):
+    mixed = merge_bound.Prices(model, [*transfers, merge_bound._sized(transfers[0], 3 << 20)])
+    for count in (1, 7, 45):
         size = count * transfers[0].full_bytes
         exact = model.transfer(merge_bound._sized(transfers[0], size)).ns
         assert prices.of(np.array([size])) == exact > prices.of(np.array([size - 1]))
-    mixed = [*transfers, merge_bound._sized(transfers[0], 3 << 20)]
-    assert merge_bound.Prices(model, mixed).of(np.array([7 * transfers[0].full_bytes])) < exact
+        assert mixed.of(np.array([size])) < exact
 
 
 def test_what_is_ready_late_cannot_be_merged_for_nothing(merge_bound):
