@@ -89,6 +89,12 @@ def test_members_of_one_size_are_not_cut(merge_bound, heads, size, most):
     assert merge_bound.earliest_end(heads, [size] * len(heads), PRICES, 0, most) == int(best)
 
 
+def test_members_of_several_sizes_are_cut(merge_bound):
+    """The best partition holds the small one back for the last one; cuts between members would end 10 later."""
+    members = [(60, 60), (60, 10), (100, 60)]
+    assert merge_bound.earliest_end(*zip(*members, strict=True), PRICES) <= best_end(members, 0, 10**9) < 296
+
+
 def test_sums_of_members_of_one_size_have_their_prices(merge_bound):
     """Other sizes have those of the next smaller one of a grid."""
     model = load_model()
