@@ -195,19 +195,16 @@ class Prices:
 
     def __init__(self, model: CostModel, transfers: Sequence[Transfer]) -> None:
         largest = sum(transfer.full_bytes for transfer in transfers)
-        self.sizes = np.unique(np.exp2(np.arange(0, _STEPS * (math.log2(largest) + 1)) / _STEPS).astype(np.int64))
+        grid = np.unique(np.exp2(np.arange(0, _STEPS * (math.log2(largest) + 1)) / _STEPS).astype(np.int64))
+        alone = {transfer.full_bytes for transfer in transfers}
+        sums = max(alone) * np.arange(1, len(transfers) + 1) if len(alone) == 1 else grid
+        self.sizes = np.union1d(grid, sums)
         alike = {replace(t, input_bytes=0, output_bytes=0): t for t in transfers if t.full_bytes}.values()
-
-        def priced() -> Floats:
-            return np.array([min(model.transfer(_sized(t, int(b))).ns for t in alike) for b in self.sizes], float)
-
-        self.ns = priced()
+        self.ns = np.array([min(model.transfer(_sized(t, int(b))).ns for t in alike) for b in self.sizes], float)
         # Prices are in whole ns, rounded: over a whole octave that does not matter.
-        slopes = (self.ns[_STEPS:] - self.ns[:-_STEPS] - 1) / (self.sizes[_STEPS:] - self.sizes[:-_STEPS])
+        ns = self.of(grid)
+        slopes = (ns[_STEPS:] - ns[:-_STEPS] - 1) / (grid[_STEPS:] - grid[:-_STEPS])
         self.slope = max(0.0, float(slopes.min(initial=np.inf))) if len(slopes) else 0.0
-        if len(sizes := {transfer.full_bytes for transfer in transfers}) == 1:
-            self.sizes = np.union1d(self.sizes, max(sizes) * np.arange(1, len(transfers) + 1))
-            self.ns = priced()
 
     def of(self, sizes: Floats) -> Floats:
         """Those of the next smaller sizes of the grid; of less than a byte that of a byte."""

@@ -14,7 +14,6 @@ from commcc.timing.simulate import beside as module
 from commcc.timing.simulate import lower_bound
 from commcc.timing.simulate.beside import beside
 from commcc.timing.simulate.bound import _Ends
-from commcc.timing.simulate.events import Events
 from tests.brute_force import optimum
 from tests.effort import examples
 from tests.index_maker import IndexMaker, Shape, layered_maker, random_costs, random_maker
@@ -24,23 +23,23 @@ SEEDS = st.integers(0, 1 << 30)
 PART = "compute beside one collective"
 
 
-def gradients(own=10, reduction=15, last=30, layers=3, group="dp"):
+def gradients(reduction=15, last=30, layers=3, group="dp"):
     """A chain; each link has a gradient of its own with a reduction, and the last link one more."""
     make = IndexMaker()
     x = make.input()
     for _ in range(layers):
         x = make.op(20, x)
-        make.wait(make.launch(reduction, group, make.op(own, x)))
+        make.wait(make.launch(reduction, group, make.op(10, x)))
     make.wait(make.launch(last, "dp", x))
     return make
 
 
-def parameters(own=10, gather=15, first=30):
+def parameters():
     """Mirrored: a gather that all of a chain needs, and others for what each link needs besides."""
     make = IndexMaker()
-    x = make.wait(make.launch(first, "dp", make.input()))
+    x = make.wait(make.launch(30, "dp", make.input()))
     for _ in range(3):
-        x = make.op(20, x, make.op(own, make.wait(make.launch(gather, "dp", make.input()))))
+        x = make.op(20, x, make.op(10, make.wait(make.launch(15, "dp", make.input()))))
     return make
 
 
@@ -237,12 +236,11 @@ def test_kernels_give_the_same(seed, monkeypatch):
 
 
 def test_of_many_transfers_those_that_end_last_are_tried():
-    make = gradients(layers=40, own=10, reduction=15)
-    events = Events.of(make.index(), make.costs())
+    make = gradients(layers=40)
     ends = _Ends.of(make.index(), make.costs())
-    tried = module._tried(events, ends.before, ends.after, 0)
-    assert len(tried) == module._TRIED and tried[0] == events.transfers[max(make.made)]
-    assert module._tried(events, ends.before, ends.after, 29) == tried[:1]
+    tried = module._tried(ends.events, ends.before, ends.after, 0)
+    assert len(tried) == module._TRIED and tried[0] == ends.events.transfers[max(make.made)]
+    assert module._tried(ends.events, ends.before, ends.after, 29) == tried[:1]
 
 
 def test_what_begins_early_is_not_tried_first_however_much_follows():
