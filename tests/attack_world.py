@@ -14,6 +14,7 @@ from __future__ import annotations
 import copy
 import operator
 from dataclasses import dataclass
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
 import sympy
@@ -25,9 +26,10 @@ if TYPE_CHECKING:
 
 ALONE = "alone"
 _REDUCTIONS: dict[str, Callable[[list[torch.Tensor]], torch.Tensor]] = {
-    "sum": lambda ts: torch.stack(ts).sum(0, dtype=ts[0].dtype),
+    # Of one rank, what it sends: a sum that begins from nothing would make 0 of -0.
+    "sum": partial(reduce, torch.add),
     "max": lambda ts: torch.stack(ts).amax(0),
-    "avg": lambda ts: torch.stack(ts).sum(0, dtype=ts[0].dtype) / len(ts),
+    "avg": lambda ts: reduce(torch.add, ts) / len(ts),
 }
 
 
