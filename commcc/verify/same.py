@@ -15,6 +15,7 @@ equal only where they are the same object; graphs with constants or sub-graphs o
 
 from __future__ import annotations
 
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -43,12 +44,19 @@ def identical(before: Program, after: Program) -> bool:
     one_root = before.root is after.root
     twin: dict[Any, fx.Node] = {}
     for a, b in zip(old, new, strict=True):
-        if not _same_node(a, b, twin) or not (one_root or a.op != "get_attr"):
-            return False
-        if ("val" in a.meta) != ("val" in b.meta) or not _same(a.meta.get("val"), b.meta.get("val"), twin):
+        if not same_in_full(a, b, twin, one_root=one_root):
             return False
         twin[a] = b
     return True
+
+
+def same_in_full(a: fx.Node, b: fx.Node, twin: Mapping[fx.Node, fx.Node], *, one_root: bool) -> bool:
+    """Whether two nodes are the same, and the same is said of their results. twin: the nodes of both graphs, so far.
+    one_root: whether both graphs fetch what they hold from one module.
+    """
+    if not _same_node(a, b, twin) or not (one_root or a.op != "get_attr"):
+        return False
+    return ("val" in a.meta) == ("val" in b.meta) and _same(a.meta.get("val"), b.meta.get("val"), twin)
 
 
 def alike(before: Program, after: Program) -> bool:
@@ -95,10 +103,13 @@ def _alike_held(a: Any, b: Any, memory: tuple[list[int], list[int]]) -> bool:
 
 def _same_node(a: fx.Node, b: fx.Node, twin: Mapping[fx.Node, fx.Node]) -> bool:
     """Whether two nodes have the same name, target and arguments."""
-    target = a.target is b.target or (isinstance(a.target, str) and a.target == b.target)
-    named = (a.op, a.name) == (b.op, b.name) and target
-    args = same_values(a.args, b.args) if a.op == "placeholder" else _same(a.args, b.args, twin)
-    return named and args and _same(a.kwargs, b.kwargs, twin)
+    if a.name != b.name or a.op != b.op:
+        return False
+    if a.target is not b.target and not (isinstance(a.target, str) and a.target == b.target):
+        return False
+    held = a.op == "placeholder" and (a.args or b.args)  # the value that an input has by default
+    args = same_values(a.args, b.args) if held else _same(a.args, b.args, twin)
+    return args and _same(a.kwargs, b.kwargs, twin)
 
 
 def same_values(a: Any, b: Any) -> bool:
@@ -141,7 +152,7 @@ def _same(a: Any, b: Any, twin: Mapping[fx.Node, fx.Node]) -> bool:
     if kind is float:  # 0.0 and -0.0 are equal
         return repr(a) == repr(b)
     if isinstance(a, (tuple, list)):
-        return len(a) == len(b) and all(_same(x, y, twin) for x, y in zip(a, b, strict=True))
+        return len(a) == len(b) and all(map(_same, a, b, repeat(twin)))
     if isinstance(a, dict):
         return list(a) == list(b) and all(_same(x, b[name], twin) for name, x in a.items())
     if kind is slice:
@@ -153,7 +164,7 @@ def _alike(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether two tensors without values have the same shape, strides, dtype and device, all of them known."""
     if not (a.layout is b.layout is torch.strided) or a.is_nested or b.is_nested:
         return False
-    facts = (*a.shape, *a.stride(), a.storage_offset()), (*b.shape, *b.stride(), b.storage_offset())
-    if not all(_NUMBERS.issuperset(map(type, numbers)) for numbers in facts):
+    mine, other = (*a.shape, *a.stride(), a.storage_offset()), (*b.shape, *b.stride(), b.storage_offset())
+    if not (_NUMBERS.issuperset(map(type, mine)) and _NUMBERS.issuperset(map(type, other))):
         return False
-    return facts[0] == facts[1] and a.dtype is b.dtype and a.device == b.device
+    return mine == other and a.dtype is b.dtype and a.device == b.device
