@@ -171,12 +171,12 @@ class Nodes:
 
     def _create(self, op: str, name: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.Node:
         name = self.define(name)
-        # Operands are set afterwards: while a node is made, FX looks through them once more, for symbolic sizes.
+        # Operands are set afterwards and past ``Node.__setattr__``, as in :func:`commcc.graph.copying.copy_node`.
         node = self.graph.create_node(op, target, name=name)
         if args:
-            node.args = args
+            object.__setattr__(node, "args", args)
         if kwargs:
-            node.kwargs = kwargs
+            object.__setattr__(node, "kwargs", kwargs)
         if node.name != name:
             node.name = name  # FX renames what could clash; the file's names are checked above
         # Nothing may use the result of a graph.
