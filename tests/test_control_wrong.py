@@ -240,7 +240,14 @@ def attention(b, x):
 
 
 def part(b, x):
-    b.call(operator.getitem, list(b.graph.nodes)[-1], 0).name = "part"
+    b.call(operator.getitem, next(n for n in b.graph.nodes if n.name == "attention"), 0).name = "part"
+
+
+def attention_on_a_gpu(b, x):
+    """The fifth of its results is a number."""
+    made = b.call(aten._scaled_dot_product_flash_attention.default, x, x, x)
+    made.name = "attention"
+    b.call(operator.getitem, made, 4).name = "rows"
 
 
 def matmul(b, x):
@@ -257,6 +264,8 @@ def test_compute_with_several_results():
     launch, wait = "all_gather_into_tensor_default", "wait_tensor_default"
     assert beside(attention) == ([("attention", launch), (wait, "attention")], [])
     assert beside(attention, part) == ([("attention", launch), (wait, "part")], [])
+    assert beside(attention_on_a_gpu) == ([("attention", launch), (wait, "attention")], [])
+    assert beside(attention_on_a_gpu, part) == ([("attention", launch), (wait, "part")], [])
 
 
 def test_compute_that_writes_is_not_held():

@@ -53,9 +53,10 @@ def control_edges(index: GraphIndex, order: Sequence[int]) -> tuple[tuple[Contro
 
 
 def _result_of(index: GraphIndex, node: int, place: dict[int, int], until: int) -> int:
-    """The node itself, or the first part of its result, when that is a tuple and a part is taken before ``until``.
+    """The node itself, or the first tensor of its result, when that is a tuple and one is taken before ``until``.
 
-    PyTorch before 2.13 passes over tuples among the nodes to come after.
+    PyTorch before 2.13 passes over tuples among the nodes to come after, and nothing comes after the numbers in them.
     """
-    taken = (n for n in index.users[node] if index.ops[n] == "operator.getitem" and place[n] < until)
+    parts = (n for n in index.users[node] if index.ops[n] == "operator.getitem" and index.tensors[n] is not None)
+    taken = [n for n in parts if place[n] < until]
     return node if index.tensors[node] is not None else min(taken, key=place.__getitem__, default=node)
