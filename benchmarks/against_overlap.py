@@ -86,11 +86,12 @@ def commcc_side(program: Any, model: Any, text: str, *, check: bool) -> Side:
     gc.collect()
     first, of_first, seconds = program, None, 0.0
     try:
-        for made in parse_pipeline(text):
+        for number, made in enumerate(passes := parse_pipeline(text), 1):
             start = time.process_time()
             index = build_index(program)
             with no_collection():  # as the pipeline does
-                plan = made.plan(PlanContext(program, index, identify(index), model, of_first))
+                behind = tuple(other.name for other in passes[number:])
+                plan = made.plan(PlanContext(program, index, identify(index), model, of_first, behind=behind))
             after = apply_plan(program, index, plan) if plan.changes else program
             seconds += time.process_time() - start
             program, of_first = after, of_first or index
