@@ -129,7 +129,7 @@ def test_rounds_end_where_several_gain_next_to_nothing_unless_they_are_patient(m
         stretches.improved_in_rounds(problem, Limits(), own, 20)
         assert len(made) == rounds, "nothing in the last six rounds, or in the first three"
         made.clear()
-    stretches.improved_in_rounds(problem, Limits(), own, 20, patient=True)
+    stretches.improved_in_rounds(problem, Limits(), own, 20, every=True)
     assert len(made) == 20
     made.clear()
     gains = {2}
@@ -137,6 +137,9 @@ def test_rounds_end_where_several_gain_next_to_nothing_unless_they_are_patient(m
     monkeypatch.setattr(stretches, "_FAR", 1)
     stretches.improved_in_rounds(problem, Limits(), own, 40)
     assert len(made) == 2 + 18, "three times as many where the step is far from the bound"
+    made.clear()
+    stretches.improved_in_rounds(problem, Limits(), own, 60, patience=3)
+    assert len(made) == 42, "seven times as many with three times the patience, among which one ns counts for nothing"
 
 
 def test_large_graphs_are_improved_where_they_are_not_close_to_the_bound(monkeypatch):
@@ -151,3 +154,23 @@ def test_large_graphs_are_improved_where_they_are_not_close_to_the_bound(monkeyp
     monkeypatch.setattr(searching, "CLOSE", 1 << 40)
     search(problem, Limits(), 1)
     assert rounds == [1]
+
+
+@pytest.mark.parametrize("parts", [0, 2])
+def test_large_graphs_get_more_rounds_far_from_the_bound(monkeypatch, parts):
+    """Of 500 trials, for 400 in each schedule of the effort; all are made with more effort than the usual one."""
+    index, costs = scheduled_graph(5)
+    problem, asked = Problem(index, costs), []
+    monkeypatch.setattr(searching, "_MOVED_NODES", 0)
+    monkeypatch.setattr(stretches, "_FARTHEST", parts)
+    monkeypatch.setattr(stretches, "_FAR", 1)
+    monkeypatch.setattr(
+        searching,
+        "improved_in_rounds",
+        lambda _problem, _limits, order, rounds, **how: asked.append((rounds, how)) or order,
+    )
+    for effort in (10, 76, 77):
+        search(problem, Limits(), effort)
+    counts = [rounds for rounds, _ in asked]
+    assert counts == [8 * (1 + parts), 61 * (1 + parts), 62 * (1 + parts)]
+    assert [how for _, how in asked] == [{"patience": 3, "every": every} for every in (False, False, True)]

@@ -84,8 +84,8 @@ class Reorder(Pass):
     memory_budget: str | float | None = budget_option("peak memory")
     effort: int = option(
         76,
-        "schedules to try at most; on graphs of 3000 nodes or more 400 moves for each of them, too; more take longer "
-        "and are hardly ever worse",
+        "schedules to try at most; on graphs of 3000 nodes or more 400 moves for each of them, too, more far from the "
+        "lower bound; more take longer and are hardly ever worse",
         minimum=1,
     )
     control_deps: bool = option(

@@ -46,8 +46,8 @@ compute moves from the longest runs to others (:mod:`commcc.schedule.evened`). L
 they need or what needs them, at random, as far as that helps (:mod:`commcc.schedule.moves`): on graphs of fewer than
 3000 nodes in all orders that were best, so that more effort stays no worse, by moves anywhere and then by moves that
 each change a stretch (:mod:`commcc.schedule.stretches`); on larger ones, where it is more than 0.1 % above the bound,
-by the latter in the best one. These end where six rounds of 500 trials together gain less than 0.05 %, more of them far
-from the bound, or where the first three gain nothing.
+by the latter in the best one. These end where six rounds of 500 trials together gain less than 0.05 %, far more of them
+more than 4 % above the bound, where up to three times as many are made, or where the first three gain nothing.
 
 On graphs of 3000 nodes or more, where each schedule takes milliseconds, less is tried. Where three other orders have
 the step of the best one to the ns, something other than the order stands in front of a shorter one: planners' schedules
@@ -91,7 +91,7 @@ from commcc.schedule.result import (
 from commcc.schedule.rounds import FIRST, Round
 from commcc.schedule.runs import Cutter
 from commcc.schedule.scheduler import Policy, schedule
-from commcc.schedule.stretches import TRIALS, improved_in_rounds
+from commcc.schedule.stretches import TRIALS, farther, improved_in_rounds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -117,9 +117,9 @@ _CUTS = (4, 6, 8, 12, 16, 24, 32)
 _TRIALS, _TRIED_NODES, _MOVED_NODES = 16_000, 3_000_000, 3000
 #: Then rounds of moves that each change a stretch, at most, from each of these orders.
 _STRETCHES = 60
-#: On larger graphs, for the best order alone: trials for each schedule of the effort; with more effort than the usual
-#: one all of them are made.
-_TRIALS_OF_EFFORT, _USUAL = 400, 76
+#: On larger graphs, for the best order alone: trials for each schedule of the effort, more far from the bound; with
+#: more effort than the usual one all of them are made. Patience with rounds that gain little.
+_TRIALS_OF_EFFORT, _USUAL, _PATIENCE = 400, 76, 3
 #: Moves hardly ever make a step shorter by more than this, in permille.
 _BY_MOVES = 40
 #: A step counts as the same if it is longer by at most one part in this many: a wait that moves takes a few ns.
@@ -394,9 +394,9 @@ class _Search:
         """
         if self.missed() or not self.far(CLOSE):
             return
-        best, patient = self.best, self.effort > _USUAL
-        rounds = -(-self.effort * _TRIALS_OF_EFFORT // TRIALS)
-        order = improved_in_rounds(self.problem, self.limits, best.nodes, rounds, patient=patient)
+        best, every = self.best, self.effort > _USUAL
+        rounds = -(-self.effort * _TRIALS_OF_EFFORT // TRIALS) * (1 + farther(self.problem, best.step_ns))
+        order = improved_in_rounds(self.problem, self.limits, best.nodes, rounds, patience=_PATIENCE, every=every)
         moved = priced(self.problem, result_of(self.problem, order, best.tried, best.settings))
         candidates = best, replace(moved, lined=best.lined)
         self.best = min(candidates, key=lambda result: (self._rank(result)[0], result.step_ns))

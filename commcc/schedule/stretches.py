@@ -32,14 +32,17 @@ if TYPE_CHECKING:
 
 #: See :func:`improved_in_rounds`.
 TRIALS, _ROUNDS, _FIRST, _GAIN = 500, 6, 3, 2000
-#: As many rounds again for each _FAR permille between the bound and the step, at most _FARTHEST times.
+#: Permille of the bound that are one part of what is between it and a step; so many parts count: :func:`farther`.
 _FAR, _FARTHEST = 40, 2
 
 
-def improved_in_rounds(problem: Problem, limits: Limits, order: Ints, rounds: int, *, patient: bool = False) -> Ints:
-    """The best order after rounds of :data:`TRIALS`. Unless ``patient`` they end where the last :data:`_ROUNDS`, more
-    of them far from the bound, gained no more than one part in :data:`_GAIN` of the step and saved no memory above the
-    budget, or where the first :data:`_FIRST` gained nothing.
+def improved_in_rounds(
+    problem: Problem, limits: Limits, order: Ints, rounds: int, *, patience: int = 1, every: bool = False
+) -> Ints:
+    """The best order after rounds of :data:`TRIALS`. Unless ``every`` one is made they end where the last of them
+    gained no more than one part in :data:`_GAIN` of the step for each :data:`_ROUNDS`, and saved no memory above the
+    budget: the last _ROUNDS, and ``patience`` times as many for each part that the step is :func:`farther`. They end as
+    well where the first :data:`_FIRST` gained nothing.
     """
     moves, graph = Moves.of(problem, limits, order), with_payers(problem, order)
     state, count = moves.state[0], len(graph.nodes)
@@ -49,15 +52,15 @@ def improved_in_rounds(problem: Problem, limits: Limits, order: Ints, rounds: in
     known = None if state.over or resized or not _allowed(graph, moves) else Known.of(graph, moves)
     # Where each trial costs a simulation of all nodes, one round without a gain is enough; far from the bound it takes
     # more rounds to leave what looks like an end.
-    farther = min(_FARTHEST, max(0, int(state.step) - problem.bound) * 1000 // max(1, problem.bound * _FAR))
-    back, reached = _ROUNDS * (1 + farther) if known is not None else 1, [(int(state.over), int(state.step))]
+    back = 1 if known is None else _ROUNDS * (1 + patience * farther(problem, int(state.step)))
+    reached = [(int(state.over), int(state.step))]
     for _ in range(rounds if count - state.first > 2 else 0):
         if known is None:
             improve(graph, moves, TRIALS, problem.bound)
         else:
             improve_stretches(graph, moves, known, TRIALS, problem.bound)
         reached.append((int(state.over), int(state.step)))
-        if patient:
+        if every:
             continue
         if len(reached) == _FIRST + 1 and reached[0] == reached[-1]:
             break
@@ -67,6 +70,11 @@ def improved_in_rounds(problem: Problem, limits: Limits, order: Ints, rounds: in
                 break
     kept: Ints = moves.places.kept.copy()
     return kept
+
+
+def farther(problem: Problem, step: int) -> int:
+    """In parts, how far a step is from the bound."""
+    return min(_FARTHEST, max(0, step - problem.bound) * 1000 // max(1, problem.bound * _FAR))
 
 
 @kernel
