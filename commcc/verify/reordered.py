@@ -17,14 +17,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torch import fx
 from torch._ops import OpOverload
 
+from commcc.graph.index.waits import awaited
 from commcc.graph.ops import argument, draws, facts, is_getitem, is_wait
 from commcc.graph.ops.functions import plain_name
 from commcc.verify.same import same_in_full
 
 if TYPE_CHECKING:
+    from torch import fx
+
     from commcc.graph.program import Program
 
 
@@ -61,19 +63,11 @@ def _moves_freely(node: fx.Node) -> bool:
     if fact.launch is not None:
         return fact.launch.asynchronous and all(map(_only_waits, node.users))
     if fact.wait:
-        return _is_launched(argument(node, "tensor"))
+        source = awaited(node)
+        return source is not None and source.op == "call_function" and facts(source.target).launch is not None
     return "non_blocking" not in fact.arguments or argument(node, "non_blocking", False) is False
 
 
 def _only_waits(user: fx.Node) -> bool:
     """Whether a user of a launch's result waits for it, or takes a part of it that is only waited for."""
     return is_wait(user.target) or (is_getitem(user.target) and all(is_wait(each.target) for each in user.users))
-
-
-def _is_launched(source: object) -> bool:
-    """Whether what is waited for is the result of a launch, or a part of it."""
-    while isinstance(source, fx.Node) and source.op == "call_function":
-        if not is_getitem(source.target):
-            return facts(source.target).launch is not None
-        source = source.args[0] if source.args else None
-    return False
